@@ -55,6 +55,6 @@ async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
         "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
     }
     for table in TABLES:
-        ordered = sorted(rows.get(table.name, []), key=table.key_of)
+        ordered = sorted(rows.get(table.name, []), key=table.primary_key_of)
         for start in range(0, len(ordered), BATCH):
             await store.transfer.put_rows(table, ordered[start : start + BATCH])

@@ -12,7 +12,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.plans import Limits
 from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
-from petstore.server.messages import Request
+from petstore.server.messages import RequestMessage
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.app import App
@@ -33,10 +33,10 @@ class Clock:
 
 def request(
     path: str = "/v1/pets", query: str = "", method: str = "GET", body: bytes = b"", started: float = 0.0, **fields: Any
-) -> Request:
+) -> RequestMessage:
     """As the server would present it; an underscore in a field's name stands for a hyphen."""
     given = {name.replace("_", "-"): value for name, value in fields.items()}
-    made = Request(method, path, query, given, keep_alive=True, peer="192.0.2.9", started=started)
+    made = RequestMessage(method, path, query, given, keep_alive=True, peer="192.0.2.9", started=started)
     made.body = body
     return made
 
@@ -104,7 +104,7 @@ class Slow:
         self._app = app
         self.may_go = asyncio.Event()
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         await self.may_go.wait()
         reply: Reply = await self._app.answer(request)
         return reply

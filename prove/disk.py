@@ -18,7 +18,7 @@ from petstore.backends import Backends
 from petstore.errors import Unavailable
 from petstore.pets import NewPet
 from petstore.settings import Settings
-from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.doctor import check_database_file
 from prove.proof import Figures, Parts, Scale
 from prove.recorder import recording
 
@@ -117,7 +117,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     heals = time.monotonic() - began
     for _ in range(20):
         hold(client.create(), "it has healed for good")
-    hold(check_file(server.data / "live.db").faults == [], "integrity_check is ok")
+    hold(check_database_file(server.data / "live.db").faults == [], "integrity_check is ok")
     page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     stored = {pet.id: pet.name for pet in page.pets}
     hold(stored == client.acknowledged, "what is stored is what was acknowledged, no more and no less")
@@ -155,7 +155,7 @@ async def _syncs_that_fail(*, plant: bool) -> int:
                     seen = {pet.id: pet.name for pet in page.pets}
                     hold(seen == acknowledged, "readers see what was acknowledged, whether syncs fail or not")
         hold(refused == 20, f"each of the 20 creates whose sync failed is refused, not {refused}")
-        hold(check_file(data / "live.db").faults == [], "integrity_check is ok after failed syncs")
+        hold(check_database_file(data / "live.db").faults == [], "integrity_check is ok after failed syncs")
         async with Backends(Settings(data=data)) as backends:
             page = await backends.stores["live"].pets.page(after=0, limit=100, status=None)
             hold({pet.id: pet.name for pet in page.pets} == acknowledged, "nothing is lost by a failed sync")

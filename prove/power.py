@@ -20,7 +20,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import IdempotencyKey, NewPet, Pet
 from petstore.settings import Settings
 from petstore.store.sqlite.connection import FILE_PRAGMAS
-from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.doctor import check_database_file
 from prove.proof import Figures, Scale
 from prove.recorder import Event, after_power_cut, recording
 
@@ -112,7 +112,7 @@ async def _judge(image: Path, events: list[Event]) -> int:
     try:
         async with Backends(Settings(data=image)) as backends:
             store = backends.stores["live"]
-            hold(check_file(image / "live.db").faults == [], "integrity_check is ok")
+            hold(check_database_file(image / "live.db").faults == [], "integrity_check is ok")
             stored = {pet.id: pet.name for pet in await _all(backends)}
             lost = {name for pet_id, name in acknowledged.items() if stored.get(pet_id) != name}
             hold(not lost, f"{len(lost)} of {len(acknowledged)} acknowledged animals are lost")

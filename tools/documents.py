@@ -26,7 +26,7 @@ TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
 DECISION_MAX, PROOFS_MAX = 400, 800  # words; the latter without tables
 PARAGRAPH_MAX = 3  # lines, in the README
-TOTAL_MAX, GUIDES = 13_200, ("README.md", "docs/*.md")  # words of all guides together
+TOTAL_MAX, GUIDES = 13_700, ("README.md", "docs/*.md")  # words of all guides together
 
 # A retired word, as a regular expression, and the word that we use. One word has one meaning in the whole project.
 RETIRED = {

@@ -177,7 +177,7 @@ def fields_of_other_requests(_: str) -> None:
     count = 0
     first: dict[str, str] | None = None
 
-    def mixed(self: messages.HeadReader, head: bytes, peer: str, started: float) -> tuple[messages.Request, int]:
+    def mixed(self: messages.HeadReader, head: bytes, peer: str, started: float) -> tuple[messages.RequestMessage, int]:
         nonlocal count, first
         request, length = read(self, head, peer, started)
         count += 1

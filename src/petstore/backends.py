@@ -112,10 +112,10 @@ def check_recognised(settings: Settings) -> None:
     check_ours(settings.data)
     check_safe(settings.data)  # a pipe in place of a file would block us
     if settings.store is None:
-        from petstore.store.sqlite.migrations import check_recognised as check_file
+        from petstore.store.sqlite import migrations
 
         for environment in ENVIRONMENTS:
-            check_file(settings.data / f"{environment}.db")
+            migrations.check_recognised(settings.data / f"{environment}.db")
 
 
 def prepare(settings: Settings) -> None:

@@ -15,6 +15,12 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
+# Actors in the audit log that are not operators.
+LINK_ACTOR = "console"  # signed in to the console by the one-time link
+ANONYMOUS_ACTOR = "anonymous"  # sent a wrong token to the console
+DEMO_ACTOR = "petstore serve --demo"  # created the keys that the demo prints
+COMMAND_LINE = " (command line)"  # follows the name of the system user who ran a command
+
 
 class Operator(msgspec.Struct, frozen=True):
     """A viewer sees every page and changes nothing. Of a token, only a hash is stored. Times are Unix seconds."""
@@ -29,10 +35,18 @@ def is_operator_name(name: str) -> bool:
     return len(name) <= NAME_MAX and _NAME(name) is not None and name.isprintable()
 
 
+def is_reserved(name: str) -> bool:
+    """Whether readers of the audit log could take this name for an actor that is not an operator, in any case."""
+    folded = name.casefold()
+    return folded in (LINK_ACTOR, ANONYMOUS_ACTOR, DEMO_ACTOR) or folded.endswith(COMMAND_LINE)
+
+
 def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
-    """Raises OperatorError for a name that the audit log could not show plainly."""
+    """Raises OperatorError for a name that the audit log could not show plainly, and for a reserved one."""
     if not is_operator_name(name):
         raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
+    if is_reserved(name):
+        raise OperatorError(f'the name "{name}" is reserved, because the audit log uses it; choose another name')
     return Operator(name, now, role=role)
 
 

@@ -6,7 +6,7 @@ import re
 import secrets
 import string
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from decimal import Decimal
 from itertools import accumulate
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeGuard, get_args
@@ -192,19 +192,26 @@ def is_status(value: object) -> TypeGuard[PetStatus]:
     return value in STATUSES
 
 
-def parse_new_pet(body: bytes) -> NewPet:
-    """Raises InvalidBody with one message that names every member at fault."""
+# Returns what is wrong with a new animal that has these unknown members.
+UnknownMembersFault = Callable[[Sequence[str]], str]
+
+
+def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None) -> NewPet:
+    """Raises InvalidBody with one message that names every member at fault.
+
+    Unknown members, a client's `id` among them, are ignored unless `unknown_fault` is given.
+    """
     try:
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return _strictly(body)
+        return _strictly(body, unknown_fault)
     # msgspec is several times faster than the strict parser, but accepts duplicate members. Without escapes, name and
     # categoryId take six quotes and status four more. Any other number may be a duplicate: the strict parser tells.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
-        return _strictly(body)
+        return _strictly(body, unknown_fault)
     name = plain.name
     if not 0 < len(name) <= NAME_MAX or _NAME_FAULT(name) or name.isspace():
-        return _strictly(body)
+        return _strictly(body, unknown_fault)
     return NewPet(name, plain.category_id, "available" if plain.status is msgspec.UNSET else plain.status)
 
 
@@ -217,7 +224,7 @@ class _Plain(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=Fals
 _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
-def _strictly(body: bytes) -> NewPet:
+def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     """Accepts UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
     if not body:
         raise InvalidBody
@@ -230,13 +237,31 @@ def _strictly(body: bytes) -> NewPet:
         if _is_too_deep(body):
             raise InvalidBody("The body is nested too deeply.")
         value = decoder.decode(text)
-    except UnicodeDecodeError:
-        raise InvalidBody("The body is not valid UTF-8.") from None
-    except ValueError:
-        raise InvalidBody("The body is not valid JSON.") from None
+    except UnicodeDecodeError as error:
+        place = _place(body[: error.start].decode())
+        raise InvalidBody(f"The body is not valid UTF-8 at {place}.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidBody(f"The body is not valid JSON at {_place(text[: error.pos])}.") from None
+    except _NotANumber:
+        # The JSON before it is valid, so the first constant that is not in a string is the one.
+        start = next(found.start(1) for found in _CONSTANT(text) if found[1])
+        place = _place(text[:start])
+        raise InvalidBody(f"The body is not valid JSON at {place}: NaN and Infinity are not JSON.") from None
     if not isinstance(value, dict):
         raise InvalidBody("The body must be a JSON object with name and categoryId.")
-    return new_pet(value, repeated.names)
+    return new_pet(value, repeated.names, unknown_fault)
+
+
+_CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"|(NaN|-?Infinity)', re.DOTALL).finditer
+
+
+class _NotANumber(Exception):
+    """NaN, Infinity or -Infinity, which Python's decoder would accept."""
+
+
+def _place(before: str) -> str:
+    """Returns the position that follows a text, as an editor shows it."""
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)  # without an end too: trying each quote would be quadratic
@@ -270,8 +295,12 @@ class _Repeated:
         return members
 
 
-def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> NewPet:
-    """Raises InvalidBody. Unknown members are ignored, a client's `id` among them, unless they are repeated."""
+def new_pet(
+    members: Mapping[str, Any], repeated: Set[str] = frozenset(), unknown_fault: UnknownMembersFault | None = None
+) -> NewPet:
+    """Raises InvalidBody. Without `unknown_fault`, unknown members are ignored unless they are repeated."""
+    known = NewPet.__struct_encode_fields__
+    unknown = [member for member in members if member not in known] if unknown_fault else []
     name, category_id = members.get("name", _MISSING), members.get("categoryId", _MISSING)
     status = members.get("status", "available")
     # One test for the usual case; the message is put together only when something is wrong.
@@ -284,13 +313,15 @@ def new_pet(members: Mapping[str, Any], repeated: Set[str] = frozenset()) -> New
         and INT64_MIN <= category_id <= INT64_MAX
         and is_status(status)
         and not repeated
+        and not unknown
     ):
         return NewPet(name, category_id, status)
     reasons = [f"{member} {fault}" for member, fault in faults_of(members).items() if member not in repeated]
-    known = NewPet.__struct_encode_fields__
     reasons += [f"{member} must be given at most once" for member in known if member in repeated]
     if repeated - set(known):
         reasons.append("a member must be given at most once")
+    if unknown_fault and unknown:
+        reasons.append(unknown_fault(unknown))
     raise InvalidBody("; ".join(reasons) + ".")
 
 
@@ -328,7 +359,7 @@ _NAME_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 
 
 def _no_constant(_: str) -> NoReturn:
-    raise InvalidBody("The body is not valid JSON: NaN and Infinity are not JSON.")
+    raise _NotANumber
 
 
 def _integer(digits: str) -> int | float:

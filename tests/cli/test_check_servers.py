@@ -14,7 +14,7 @@ from harness.commands import Commands
 from harness.redis_topologies import RedisCluster
 from harness.servers import Server
 from harness.stores import GatePlace
-from petstore.gate.doctor import check_file, check_redis
+from petstore.gate.doctor import check_gate_file, check_redis
 from petstore.store.postgres.doctor import check_server
 from petstore.store.schema import NEWEST_SCHEMA
 from tests.findings import faults
@@ -132,12 +132,12 @@ def test_servers_that_do_not_answer_are_found(tmp_path: Path) -> None:
 
 def test_the_gate_is_described_in_a_few_words(redis: Redis, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
-    faults, about, _ = check_file(path, in_use=False)
+    faults, about, _ = check_gate_file(path, in_use=False)
     assert faults == [] and "no file yet" in about
     GatePlace(tmp_path).use(lambda gate: gate.keys_version("live"))
-    assert check_file(path, in_use=False) == ([], "16 MiB", 0.0)
+    assert check_gate_file(path, in_use=False) == ([], "16 MiB", 0.0)
     path.write_bytes(b"no gate" * 1000)
-    (fault,), *_ = check_file(path, in_use=False)
+    (fault,), *_ = check_gate_file(path, in_use=False)
     assert "is damaged" in fault
 
     for url in (redis.url(), redis_cluster.url()):

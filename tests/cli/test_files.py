@@ -94,7 +94,7 @@ def test_bad_jsonl_rows_are_all_named_and_nothing_is_imported(petstore: Commands
     reasons = dict(line.removeprefix("line ").split(": ", 1) for line in import_fails(petstore, file))
     assert list(reasons) == ["2", "3", "5", "6", "7", "8"]
     assert "name" in reasons["2"] and "categoryId" in reasons["2"]
-    assert reasons["3"] == "the line is not valid JSON."
+    assert reasons["3"] == "the line is not valid JSON at column 15."
     assert "UTF-8" in reasons["5"]
     assert "status" in reasons["6"]
     assert reasons["7"] == "name must be given at most once."

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 import httpx
+import pytest
 
 from harness.commands import Commands
 from harness.consoles import Console, ConsoleClient, cells, text_of
@@ -55,6 +56,16 @@ def test_an_added_operator_signs_in_with_the_token_that_is_shown_once(
     assert "(viewer)" in text_of(grace.submit("/sign-in", token=token))
     taken = operator.post("/live/operators", name="Grace of the page", role="viewer")
     assert taken.status_code == 422 and 'value="Grace of the page"' in taken.text
+
+
+@pytest.mark.parametrize("name", ["console", "anonymous", "root (command line)"])
+def test_a_reserved_name_is_refused_by_the_page_and_the_command(
+    console: Console, operator: ConsoleClient, name: str
+) -> None:
+    """Otherwise this operator's entries in the audit log would look like those of somebody else."""
+    refused = operator.post("/live/operators", name=name, role="viewer")
+    assert refused.status_code == 422 and f'the name "{name}" is reserved' in text_of(refused)
+    assert f'the name "{name}" is reserved' in Commands(console.server).fails_in_one_line("operators", "add", name)
 
 
 def test_an_operator_with_a_number_as_name_is_no_animal(operator: ConsoleClient) -> None:

@@ -79,6 +79,35 @@ def test_another_host_name_is_421(console: Console, operator: ConsoleClient, hos
     assert operator.get("/live/keys", Host=host).status_code == 421
 
 
+@pytest.mark.parametrize("host", ["rebound.example:{port}", "rebound.example", "127.0.0.1.rebound.example:{port}"])
+def test_a_page_whose_name_was_rebound_to_the_console_reads_and_changes_nothing(
+    console: Console, operator: ConsoleClient, host: str
+) -> None:
+    """DNS rebinding: the name of a foreign page suddenly has the console's address, so both are one origin.
+
+    Browsers send that name as Host and Origin. Even with a session's cookie, a token or the one-time link, every
+    response is the same text, and nothing is recorded.
+    """
+    name = host.format(port=console.port)
+    rebound = {"Host": name, "Origin": f"http://{name}", "Sec-Fetch-Site": "same-origin"}
+    token = console.add_operator("Rebound " + name)
+    before = Commands(console.server).entries()
+    responses = [
+        operator.http.request(method, path, headers=rebound)
+        for path in ("/", "/live/overview", "/live/animals", "/live/keys", "/static/console.js", "/sign-in", "/nothing")
+        for method in ("GET", "POST", "OPTIONS")
+    ]
+    responses.append(operator.http.post("/sign-in", data={"token": token, "next": "/live/keys"}, headers=rebound))
+    responses.append(operator.http.get("/sign-in", params={"token": console.link_token}, headers=rebound))
+    assert {(each.status_code, each.text) for each in responses} == {
+        (421, "The console does not have this host name. See --public-url.\n")
+    }
+    for each in responses:
+        assert "set-cookie" not in each.headers and "access-control-allow-origin" not in each.headers
+    assert Commands(console.server).entries() == before
+    assert operator.get("/live/keys").status_code == 200  # the operator is still signed in
+
+
 @pytest.mark.parametrize("host", ["localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
 def test_the_names_of_the_loopback_address_are_allowed(console: Console, operator: ConsoleClient, host: str) -> None:
     name = host.format(port=console.port)

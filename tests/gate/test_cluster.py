@@ -88,7 +88,7 @@ def test_the_doctor_finds_a_shard_that_loses_records(redis_cluster: RedisCluster
             faults = asyncio.run(check_redis(redis_cluster.url())).faults
         finally:
             client.config_set("appendonly", "yes")
-        assert faults == [f"Redis at 127.0.0.1:{node.port} forgets counters when it is restarted: set appendonly yes"]
+        assert faults == [f"Redis at 127.0.0.1:{node.port} loses counters when it restarts: set appendonly yes"]
 
 
 def test_the_doctor_finds_slots_without_an_owner() -> None:

@@ -26,7 +26,7 @@ FIVE = Limits(5, 50)
 ADDRESS = "192.0.2.77"
 
 
-def key_of(*fields: int) -> bytes:
+def packed(*fields: int) -> bytes:
     return struct.pack(f"<{len(fields)}q", *fields)
 
 
@@ -38,11 +38,11 @@ OTHER_TYPES: dict[str, tuple[Any, ...]] = {
 LENGTHS = {f"{length} bytes": ("SET", b"\x7f" * length) for length in (0, 1, 15, 17, 47, 63, 5_000)}
 INTEGER_MAX = 2**63 - 1
 FIELDS = {
-    "negative use": ("SET", key_of(START, -(10**15), START, -(10**15), 0, 0, 0, 0)),
-    "no environment": ("SET", key_of(START, 0, START, 0, 0, 0, 0, 0, 7, 9, 1, 1)),
-    "negative environment": ("SET", key_of(START, 0, START, 0, 0, 0, 0, 0, -1, 9, 1, 1)),
-    "largest numbers": ("SET", key_of(*[INTEGER_MAX] * 14)),
-    "smallest numbers": ("SET", key_of(*[-INTEGER_MAX] * 14)),
+    "negative use": ("SET", packed(START, -(10**15), START, -(10**15), 0, 0, 0, 0)),
+    "no environment": ("SET", packed(START, 0, START, 0, 0, 0, 0, 0, 7, 9, 1, 1)),
+    "negative environment": ("SET", packed(START, 0, START, 0, 0, 0, 0, 0, -1, 9, 1, 1)),
+    "largest numbers": ("SET", packed(*[INTEGER_MAX] * 14)),
+    "smallest numbers": ("SET", packed(*[-INTEGER_MAX] * 14)),
 }
 FORGED = OTHER_TYPES | LENGTHS | FIELDS
 
@@ -115,7 +115,7 @@ def test_a_change_is_announced_whatever_the_version_was(place: GatePlace, number
 
     async def work(gate: Gate) -> None:
         await gate.keys_version("live")
-        await asyncio.to_thread(forge, place, VERSIONS_RECORD, ("SET", key_of(*[number] * 6)))
+        await asyncio.to_thread(forge, place, VERSIONS_RECORD, ("SET", packed(*[number] * 6)))
         found = [await gate.keys_version("live")]
         for _ in range(2):
             await gate.announce("live", ["keys"])
@@ -125,7 +125,7 @@ def test_a_change_is_announced_whatever_the_version_was(place: GatePlace, number
     place.use(work, REFUSE)
 
 
-ADDRESS_FORGED = {**OTHER_TYPES, **LENGTHS, "negative use": ("SET", key_of(START, -(10**15)))}
+ADDRESS_FORGED = {**OTHER_TYPES, **LENGTHS, "negative use": ("SET", packed(START, -(10**15)))}
 
 
 @pytest.mark.parametrize("forged", ADDRESS_FORGED.values(), ids=ADDRESS_FORGED)

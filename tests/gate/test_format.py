@@ -13,12 +13,14 @@ import pytest
 from redis import Redis as Client
 
 from harness.backends import Redis
+from harness.commands import Processes
 from harness.gates import REFUSE, ask, use_lmdb
+from harness.servers import Server
 from harness.stores import GatePlace
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, fallback, open_gate
 from petstore.gate import lmdb as lmdb_gate
-from petstore.gate.doctor import check_file
+from petstore.gate.doctor import check_gate_file
 from petstore.gate.recovery import FORMAT, FORMAT_RECORD, mark_in_use, recover
 from petstore.plans import Limits
 
@@ -91,11 +93,24 @@ def test_a_file_that_is_not_lmdb_and_was_never_used_is_refused_and_left_untouche
 def test_the_health_check_names_a_file_that_is_not_recognised(tmp_path: Path) -> None:
     path = tmp_path / "gate.mdb"
     path.write_bytes(os.urandom(100_000))
-    faults = check_file(path, in_use=False).faults
+    faults = check_gate_file(path, in_use=False).faults
     path.unlink()
     write(path, {b"name": b"value"})
-    faults += check_file(path, in_use=False).faults
+    faults += check_gate_file(path, in_use=False).faults
     assert ["recognises" in fault for fault in faults] == [True, True]
+
+
+@pytest.mark.parametrize("words", [("serve",), ("keys", "create", "--plan", "free")], ids=" ".join)
+def test_a_command_refuses_an_unrecognised_file_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    server = Server(tmp_path / "data")
+    server.data.mkdir(mode=0o700)
+    write(server.data / "gate.mdb", {b"name": b"value"})
+    (server.data / "gate.mdb").chmod(0o600)
+    before = contents(server.data)
+    assert "not a gate file that this Petstore recognises" in Processes(server).fails_in_one_line(*words)
+    found = contents(server.data)
+    del found["lock"]
+    assert found == before
 
 
 def test_a_refused_fallback_file_is_left_untouched(tmp_path: Path) -> None:
@@ -177,7 +192,7 @@ def test_the_next_start_works_after_one_that_was_killed(
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert (tmp_path / "gate.mdb").exists()
-    assert check_file(tmp_path / "gate.mdb", in_use=False).faults == []
+    assert check_gate_file(tmp_path / "gate.mdb", in_use=False).faults == []
     assert recover(tmp_path / "gate.mdb") is None
     assert use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining == 4
     assert list(tmp_path.glob("*.damaged-*")) == []

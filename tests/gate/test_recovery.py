@@ -11,7 +11,7 @@ import pytest
 from harness.gates import PLENTY, ask, use_lmdb
 from harness.other_user import as_nobody, folder_of_nobody
 from petstore.gate import Gate, recovery
-from petstore.gate.doctor import check_file
+from petstore.gate.doctor import check_gate_file
 from petstore.gate.recovery import (
     FORMAT,
     FORMAT_RECORD,
@@ -128,9 +128,9 @@ def test_a_file_of_another_user_is_not_changed() -> None:
         use_lmdb(folder, lambda gate: gate.keys_version("live"))
         assert readable(path)
         assert as_nobody(lambda: recover(path)) == (
-            f"OperatorError: {path}: no rights to read and write it; chown it to the user of this service"
+            f"OperatorError: {path}: no permission to read and write it; chown it to the user of this service"
         )
-        assert "may not be read" in as_nobody(lambda: check_file(path, in_use=False))
+        assert "cannot be read" in as_nobody(lambda: check_gate_file(path, in_use=False))
         assert path.exists()
 
 

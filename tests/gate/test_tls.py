@@ -12,8 +12,9 @@ import pytest
 from harness.backends import Redis, running
 from harness.certificates import Certificate, self_signed
 from harness.gates import PLENTY, REFUSE, ask
-from harness.redis_topologies import Sentinel, TlsProxy, cluster_running
+from harness.redis_topologies import Sentinel, cluster_running
 from harness.stores import GatePlace
+from harness.tls_proxies import TlsProxy
 from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, open_gate
 from petstore.gate.redis_tls import tls_context

@@ -1,5 +1,7 @@
 """Spans, bars, sparklines, spellings and the names of operators, without a store."""
 
+import re
+
 import pytest
 
 from petstore.admin.charts import bars_of
@@ -96,3 +98,16 @@ def test_an_operator_name_with_invisible_characters_is_refused(name: str) -> Non
     with pytest.raises(OperatorError):
         new_operator(name, 0)
     assert new_operator("Ada Lovelace, Zoë & Ко", 0).name == "Ada Lovelace, Zoë & Ко"
+
+
+@pytest.mark.parametrize("name", [
+    "console", "Console", "anonymous", "ANONYMOUS", "petstore serve --demo", "root (command line)", "A (Command line)",
+])  # fmt: skip
+def test_an_operator_cannot_have_the_name_of_another_actor(name: str) -> None:
+    with pytest.raises(OperatorError, match=re.escape(f'the name "{name}" is reserved')):
+        new_operator(name, 0)
+
+
+def test_names_that_only_contain_a_reserved_name_are_allowed() -> None:
+    for name in ("console 2", "anonymous ada", "(command line)", "ada (command line) 2"):
+        assert new_operator(name, 0).name == name

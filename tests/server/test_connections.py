@@ -25,7 +25,7 @@ from petstore.server.connection import (
     Connection,
 )
 from petstore.server.http_server import HttpServer
-from petstore.server.messages import EMPTY_BYTES_MAX, HEAD_MAX, PIPELINE_MAX, Request
+from petstore.server.messages import EMPTY_BYTES_MAX, HEAD_MAX, PIPELINE_MAX, RequestMessage
 from petstore.web.replies import Reply
 
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -34,7 +34,7 @@ ALIVE = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n"
 class Large:
     """An application with large responses."""
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         return Reply(200, "", b"x" * 1_500_000)
 
     async def reject(self, status: int, peer: str) -> Reply:
@@ -237,7 +237,7 @@ class Reading(Large):
     def __init__(self) -> None:
         self.read = 0
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         while request.stream is not None and (part := await request.stream.read()):
             self.read += len(part)
         return Reply(200, "", b"")
@@ -481,7 +481,7 @@ def test_connections_are_bounded_per_address_and_in_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("message", [ALIVE * 2, b"\x00\r\n\r\n"], ids=["a request", "no request"])
 def test_a_bug_of_the_application_ends_its_connection(message: bytes, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Large):
-        async def answer(self, request: Request) -> Reply:
+        async def answer(self, request: RequestMessage) -> Reply:
             raise ZeroDivisionError
 
         async def reject(self, status: int, peer: str) -> Reply:

@@ -1,31 +1,42 @@
-"""The table of limits in SECURITY.md against the constants, and the memory limits in deploy/ against the table."""
+"""The table of limits in SECURITY.md against the constants and the server, and the memory limits in deploy/."""
 
+import contextlib
 import importlib
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.servers import Key, Server
+from harness.wire import receive, split
 from petstore.server import bodies, connection, http_server, messages
 from petstore.server.http_server import MEMORY_MAX
 from petstore.settings import Settings
+from petstore.web.requests import BODY_MAX
 
 ROOT = Path(__file__).parents[2]
 MEBIBYTE = 1024 * 1024
 WORKER = 128 * MEBIBYTE  # without its connections
 UNITS = {"": 1, "characters": 1, "digits": 1, "bytes": 1, "KiB": 1024, "MiB": MEBIBYTE, "s": 1}
-# Of no concern to clients: bounds of caches, how often something is counted, and the end of a worker.
+MODULES = (
+    "paths", "server.asgi_bridge", "server.bodies", "server.connection", "server.http_server", "server.messages",
+    "web.admission", "web.client_address", "web.preferences", "web.requests", "console.background", "console.forms",
+    "console.pet_files", "console.security", "console.sessions",
+)  # fmt: skip
+# Clients do not notice these: bounds of caches, how often something is counted, the end of a worker, and pages.
 INTERNAL = {
     "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX", "UNCOUNTED_MAX", "DRAIN_TIMEOUT",
-    "HANDSHAKES_TIMEOUT",
+    "HANDSHAKES_TIMEOUT", "CACHED_KEYS_MAX", "MARKED_KEYS_MAX", "ADDRESSES_MAX", "COUNTERS_MAX", "JOBS_MAX",
+    "WAIT_TIMEOUT", "ANSWER_TIMEOUT", "KEPT_MAX",
 }  # fmt: skip
 
 
-def rows() -> list[tuple[str, str]]:
-    """The value and the name of each limit."""
+def rows() -> list[tuple[str, str, str]]:
+    """Of each limit: the value, the name, and what happens beyond it."""
     section = (ROOT / "SECURITY.md").read_text().partition("## Limits")[2].partition("\n## ")[0]
-    return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \|$", section)
+    return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \| ?([^|]*?) ?\|$", section)
 
 
 def constant(name: str) -> Any:
@@ -35,21 +46,70 @@ def constant(name: str) -> Any:
     return getattr(importlib.import_module(f"petstore.{module}"), attribute)
 
 
-@pytest.mark.parametrize(("value", "name"), rows(), ids=lambda text: str(text))
+@pytest.mark.parametrize(("value", "name"), [row[:2] for row in rows()], ids=lambda text: str(text))
 def test_the_table_of_limits_is_true(value: str, name: str) -> None:
     number, _, unit = value.partition(" ")
     assert int(number) * UNITS[unit] == constant(name)
 
 
 def test_the_table_has_every_limit_of_the_server() -> None:
-    named = {name.rpartition(".")[2] for _, name in rows()} | INTERNAL
+    named = {name for _, name, _ in rows()}
     found = {
-        name
-        for module in (bodies, connection, http_server, messages)
-        for name in vars(module)
-        if re.fullmatch("[A-Z_]+_(MAX|TIMEOUT)", name)
+        f"{module}.{name}"
+        for module in MODULES
+        for assigned in re.findall(r"(?m)^([A-Z][A-Z_, =]+) = ", source(module))
+        for name in re.findall(r"[A-Z_]+_(?:MAX|TIMEOUT)", assigned)
+        if name not in INTERNAL
     }
     assert found - named == set()
+
+
+def source(module: str) -> str:
+    return (ROOT / "src/petstore" / f"{module.replace('.', '/')}.py").read_text()
+
+
+def beyond(key: Key) -> dict[str, bytes]:
+    """By the name of a limit: a message that is a little beyond it."""
+
+    def head(*fields: str, start: str = "GET /v1/pets", host: str = "petstore.test") -> bytes:
+        return "\r\n".join([f"{start} HTTP/1.1", f"Host: {host}", *credential, *fields, "", ""]).encode()
+
+    def create(coding: str, body: bytes) -> bytes:
+        return head(coding, start="POST /v1/pets") + body
+
+    def chunked(body: bytes) -> bytes:
+        return create("Transfer-Encoding: chunked", body)
+
+    credential = [f"Authorization: Bearer {key.secret}"]
+    line, lines = bodies.CHUNK_LINE_MAX, bodies.CHUNK_OVERHEAD_MAX
+    return {
+        "server.messages.HEAD_MAX": head(f"X: {'x' * messages.HEAD_MAX}"),
+        "server.messages.TARGET_MAX": head(start=f"GET /v1/pets?{'x' * messages.TARGET_MAX}"),
+        "server.messages.FIELDS_MAX": head(*["X: x"] * messages.FIELDS_MAX),
+        "server.messages.HOST_MAX": head(host="x" * (messages.HOST_MAX + 1)),
+        "server.messages.LENGTH_MAX": create(f"Content-Length: {'0' * messages.LENGTH_MAX}2", b"{}"),
+        "server.messages.EMPTY_BYTES_MAX": b"\r\n" * (messages.EMPTY_BYTES_MAX // 2 + 1) + head(),
+        "web.requests.BODY_MAX": create(f"Content-Length: {BODY_MAX + 1}", b"x" * (BODY_MAX + 1)),
+        "server.bodies.CHUNK_LINE_MAX": chunked(b"2;" + b"x" * line + b"\r\n{}\r\n0\r\n\r\n"),
+        "server.bodies.CHUNKS_MAX": chunked(b"1\r\n \r\n" * (bodies.CHUNKS_MAX + 1) + b"0\r\n\r\n"),
+        "server.bodies.CHUNK_OVERHEAD_MAX": chunked((b"1;" + b"x" * 1000 + b"\r\n \r\n") * (lines // 1000)),
+        "server.bodies.TRAILERS_MAX": chunked(b"0\r\n" + b"X: x\r\n" * (bodies.TRAILERS_MAX + 1) + b"\r\n"),
+    }
+
+
+@pytest.mark.on("sqlite-lmdb")
+def test_a_message_beyond_a_limit_gets_the_status_in_the_table(server: Server) -> None:
+    stated = {name: status for _, name, status in rows()}
+    wrong = []
+    for name, message in beyond(server.key()).items():
+        with socket.create_connection(("127.0.0.1", server.port), timeout=15) as connection:
+            with contextlib.suppress(ConnectionError):  # the server may close before it has read everything
+                connection.sendall(message)
+            received = receive(connection)
+        statuses = [response.status for response in split(received.data)]
+        if statuses != [int(stated[name])] or not received.closed:
+            wrong.append(f"{name}: {statuses}, closed: {received.closed}; the table says {stated[name]}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ from petstore.server.messages import (
     TARGET_MAX,
     FieldNames,
     HeadReader,
-    Request,
+    RequestMessage,
     split_target,
 )
 from petstore.web.replies import Reply
 
 
-def read(head: bytes, wanted: frozenset[str] | None = None) -> tuple[Request, int]:
+def read(head: bytes, wanted: frozenset[str] | None = None) -> tuple[RequestMessage, int]:
     return HeadReader(FieldNames(wanted)).read(head, "192.0.2.9", 0.0)
 
 
@@ -248,7 +248,7 @@ def test_a_body_that_arrives_byte_by_byte_takes_no_more_memory_than_its_bytes() 
 class Rejecting:
     """An application that rejects with an empty body."""
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         return Reply(200, "", b"")
 
     async def reject(self, status: int, peer: str) -> Reply:

@@ -11,7 +11,7 @@ import uvloop
 from harness.in_process import listen
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import HttpServer
-from petstore.server.messages import Request
+from petstore.server.messages import RequestMessage
 from petstore.web.replies import Reply
 
 
@@ -25,7 +25,7 @@ class Irregular:
         if self._dice.random() < 0.4:
             await asyncio.sleep(self._dice.choice([0, 0.001]))
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         await self._perhaps_wait()
         length = len(request.body)
         if request.stream is not None:

@@ -14,7 +14,7 @@ import pytest
 from harness.certificates import self_signed
 from petstore.server.connection import PART_MAX, WRITE_HIGH, WRITE_TIMEOUT, Connection
 from petstore.server.http_server import TLS_COST, HttpServer
-from petstore.server.messages import Request
+from petstore.server.messages import RequestMessage
 from petstore.server.tls import RECORD, TlsTransport, tls_context
 from petstore.web.replies import Reply
 
@@ -27,7 +27,7 @@ OVERHEAD = 1024  # bytes that TLS adds to a part
 class Echo:
     """Answers with the body, or with a large one."""
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: RequestMessage) -> Reply:
         body = request.body
         while request.stream is not None and (part := await request.stream.read()):
             body += part

@@ -23,7 +23,7 @@ from petstore.changes import CHANGES, Change
 from petstore.errors import Unavailable
 from petstore.keys import ApiKey, KeyChanges, digest_of, mint, new_key
 from petstore.operators import new_operator
-from petstore.pets import IdempotencyKey, NewPet, PetChanges, PetQuery
+from petstore.pets import IdempotencyKey, NewPet, Pet, PetChanges, PetQuery
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
@@ -420,6 +420,66 @@ def test_every_write_announces_what_it_changes(store_at: StorePlace, name: str) 
         await store.pets.get(1)
         await store.keys.find(b"digest")
         assert changes == []
+
+    store_at.use(work, changes)
+
+
+async def animals(store: Store) -> dict[int, Pet]:
+    return {pet.id: pet for pet in (await store.pets.page(after=0, limit=1000, status=None)).pets}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_every_write_announces_and_marks_the_animals_that_it_changes(store_at: StorePlace, name: str) -> None:
+    """Compares the animals before and after, so it also finds a row of WRITES that names the wrong change."""
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        of_animal_1 = await imported(store, NewPet("Ada", 1), NewPet("Bea", 1))
+        made = await prepared(store)
+        before = await animals(store)
+        changes.clear()
+        await WRITES[name][1](store, made)
+        announced = set(changes)
+        after = await animals(store)
+
+        ids = {pet_id for pet_id in before | after if before.get(pet_id) != after.get(pet_id)}
+        earlier = [pet_id for pet_id in ids if pet_id <= max(before)]
+        assert not earlier or "edited" in announced, f"{name} changes the animals {earlier} without announcing EDITED"
+        assert len(earlier) == len(ids) or "added" in announced, f"{name} adds animals without announcing ADDED"
+
+        await store.imports.undo(of_animal_1.id, ENTRY)
+        kept = await animals(store)
+        lost = [pet_id for pet_id in before.keys() & after.keys() & ids if pet_id not in kept]
+        assert lost == [], f"{name} does not mark animals as edited: undoing their import removes {lost}"
+
+    store_at.use(work, changes)
+
+
+# Writes that find nothing to change.
+WITHOUT_EFFECT: dict[str, Callable[[Store], Awaitable[object]]] = {
+    "update an unknown animal": lambda s: s.pets.update(99, PetChanges(name="Eve"), ENTRY),
+    "set the status of unknown animals": lambda s: s.pets.set_status([98, 99], "sold", ENTRY),
+    "set the status that an animal has": lambda s: s.pets.set_status([1], "available", ENTRY),
+    "remove unknown animals": lambda s: s.removals.remove([98, 99], ENTRY),
+    "restore animals that are not removed": lambda s: s.removals.restore([1, 99], ENTRY),
+    "restore an unknown removal": lambda s: s.removals.restore_all("rem_unknown", ENTRY),
+    "update an unknown key": lambda s: s.keys.update("key_unknown", KeyChanges(name="x"), ENTRY),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_a_write_without_effect_announces_and_records_nothing(store_at: StorePlace, name: str) -> None:
+    changes: list[Change] = []
+
+    async def work(store: Store) -> None:
+        await prepared(store)
+        await store.freshness.check()
+        before = await store.audit.find()
+        changes.clear()
+        await WITHOUT_EFFECT[name](store)
+        await store.freshness.check()  # would announce a number that was raised
+        assert changes == []
+        assert await store.audit.find() == before
 
     store_at.use(work, changes)
 

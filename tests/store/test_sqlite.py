@@ -20,7 +20,7 @@ from petstore.store.schema import NEWEST_SCHEMA
 from petstore.store.sqlite.backup import Snapshot
 from petstore.store.sqlite.connection import FILE_PRAGMAS, PRAGMAS, WAL_PAGES, connect, translate
 from petstore.store.sqlite.database import translated
-from petstore.store.sqlite.doctor import FileReport, check_file
+from petstore.store.sqlite.doctor import FileReport, check_database_file
 from petstore.store.sqlite.migrations import migrate
 from petstore.store.sqlite.writer import WAL_MAX
 from tests.marks import only_as_root
@@ -191,13 +191,13 @@ def test_snapshot_reports_every_byte_once_and_is_of_one_moment(tmp_path: Path) -
 def test_check_finds_damage(tmp_path: Path) -> None:
     StorePlace(tmp_path).use(lambda store: imported(store, *many(500, 200)))
     path = tmp_path / "live.db"
-    report = check_file(path)
+    report = check_database_file(path)
     assert (report.faults, report.schema, report.rows["pets"]) == ([], NEWEST_SCHEMA, 500)
     content = bytearray(path.read_bytes())
     third = len(content) // 3 // 4096 * 4096
     content[third:] = bytes(len(content) - third)
     path.write_bytes(content)
-    assert check_file(path).faults != []
+    assert check_database_file(path).faults != []
 
 
 def test_check_waits_for_a_process_that_has_the_file_to_itself(tmp_path: Path) -> None:
@@ -209,17 +209,17 @@ def test_check_waits_for_a_process_that_has_the_file_to_itself(tmp_path: Path) -
         apsw.Connection(str(tmp_path / "live.db")).pragma("user_version")
     soon = threading.Timer(0.2, other.close)
     soon.start()
-    assert check_file(tmp_path / "live.db").faults == []
+    assert check_database_file(tmp_path / "live.db").faults == []
     soon.join()
 
 
 def test_check_of_what_is_no_database_says_so_and_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    report = check_file(tmp_path / "text.db")
+    report = check_database_file(tmp_path / "text.db")
     assert report.faults[0].startswith("it is not a database; restore a backup")
     assert report == FileReport(report.faults)
-    report = check_file(tmp_path)
+    report = check_database_file(tmp_path)
     assert report.faults[0].startswith("it cannot be read: ") and report == FileReport(report.faults)
     sqlite3.connect(tmp_path / "empty.db").close()
     (tmp_path / "empty.db").touch()
-    assert check_file(tmp_path / "empty.db").faults == ["it has no tables"]
+    assert check_database_file(tmp_path / "empty.db").faults == ["it has no tables"]

@@ -32,8 +32,8 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
         await store.transfer.put_rows(moved, [last])
         assert await store.transfer.rows(moved, None, 100) == rows
         assert await store.transfer.rows(moved, None, 2) == rows[:2]
-        assert await store.transfer.rows(moved, moved.key_of(rows[1]), 100) == rows[2:]
-        assert await store.transfer.rows(moved, moved.key_of(rows[-1]), 100) == []
+        assert await store.transfer.rows(moved, moved.primary_key_of(rows[1]), 100) == rows[2:]
+        assert await store.transfer.rows(moved, moved.primary_key_of(rows[-1]), 100) == []
 
     store_at.use(work)
 

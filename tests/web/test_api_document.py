@@ -10,6 +10,9 @@ import pytest
 
 from harness.backends import program
 from harness.servers import PETSTORE, serving
+from petstore.plans import PLANS
+from petstore.rate_limits import SECOND, BanPolicy, Outcome, Windows, admit
+from petstore.web.replies import seconds
 from tests.interface import DOCUMENTED
 
 API = (Path(__file__).parents[2] / "docs/api.md").read_text()
@@ -46,6 +49,22 @@ def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> Non
             for line in shown:
                 pattern = re.escape(line).replace("…", ".+")
                 assert any(re.fullmatch(pattern, other) for other in answered), f"{command}{line}\n{done.stdout}"
+
+
+def test_the_drawing_of_a_ban_is_what_happens() -> None:
+    """Three requests a second on the free plan: each stage with its requests, its strikes and its Retry-After."""
+    limits = PLANS["free"]
+    assert limits is not None
+    rows: dict[Outcome, list[tuple[int, int, int]]] = {outcome: [] for outcome in Outcome}
+    windows = Windows()
+    for number in range(1, 302):
+        windows, decision = admit(windows, limits, BanPolicy(), 10**12 + (number - 1) * SECOND // 3)
+        rows[decision.outcome].append((number, windows.strikes, seconds(decision.wait)))
+    assert [number for number, *_ in rows[Outcome.ADMITTED]] == [*range(1, 61), 301] and windows.strikes == 0
+    assert (rows[Outcome.LIMITED][0], rows[Outcome.LIMITED][-1]) == ((61, 1, 40), (120, 60, 21))
+    assert [(number, wait) for number, _, wait in rows[Outcome.BANNED]][::179] == [(121, 60), (300, 1)]
+    for shown in ("1 … 60          61 … 120        121 … 300", "40 … 21         60 … 1"):
+        assert shown in API
 
 
 HEADERS = {

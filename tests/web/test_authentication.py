@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from harness.servers import ENTRY, Key, Server
-from petstore.keys import checksum, digest_of, mint, new_key
+from petstore.keys import KeyChanges, checksum, digest_of, mint, new_key
 from petstore.plans import Limits
 from tests.web.answers import PET, ask, message_of, remaining
 
@@ -201,6 +201,30 @@ def test_rotation_with_overlap_keeps_the_old_secret_for_that_long(fresh: Server,
     assert client.get(fresh.url("/pets"), headers=new.headers).status_code == 200
 
 
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
+def test_suspension_during_the_overlap_stops_both_secrets_until_the_key_is_resumed(
+    fresh: Server, client: httpx.Client
+) -> None:
+    key = fresh.key()
+    new = rotated(fresh, key, old_until=time.time() + 600)
+
+    def statuses() -> list[int]:
+        return [client.get(fresh.url("/pets"), headers=secret.headers).status_code for secret in (key, new)]
+
+    assert statuses() == [200, 200]
+    update(fresh, key, KeyChanges(suspended=time.time()))
+    assert statuses() == [401, 401]
+    fresh.move_clock(500)
+    assert statuses() == [401, 401]
+    update(fresh, key, KeyChanges(suspended=None))
+    assert statuses() == [200, 200]
+    fresh.move_clock(600)
+    assert statuses() == [401, 200]
+    update(fresh, key, KeyChanges(suspended=time.time()))
+    update(fresh, key, KeyChanges(suspended=None))
+    assert statuses() == [401, 200]
+
+
 def test_both_secrets_of_a_rotated_key_share_its_counters(server: Server, client: httpx.Client) -> None:
     key = server.key(limits=Limits(10, 1_000))
     assert remaining(client.get(server.url("/pets"), headers=key.headers)) == 9
@@ -243,6 +267,11 @@ def rotated(server: Server, key: Key, old_until: float) -> Key:
     store = key.record.environment
     server.act(lambda backends: backends.stores[store].keys.rotate(key.id, digest_of(secret), old_until, ENTRY))
     return Key(key.record, secret)
+
+
+def update(server: Server, key: Key, changes: KeyChanges) -> None:
+    store = key.record.environment
+    server.act(lambda backends: backends.stores[store].keys.update(key.id, changes, ENTRY))
 
 
 def revoke(server: Server, key: Key) -> None:

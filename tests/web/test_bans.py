@@ -186,6 +186,24 @@ def test_ban_survives(timed: Server, stop: Callable[[Server], object]) -> None:
     assert (after.code, after.headers["x-ratelimit-reset"]) == ("key_banned", reset)
 
 
+@pytest.mark.parametrize("limits", [Limits(2, 1000), Limits(2, 4)], ids=["minute", "minute and day"])
+@pytest.mark.parametrize("window", [60, DAY], ids=["over the end of a minute", "over the end of a day"])
+def test_ban_outlasts_a_clock_that_steps_back(timed: Server, limits: Limits, window: int) -> None:
+    """The key was banned in the first seconds of a window, and the clock steps back to the window before."""
+    key = timed.key(limits=limits)
+    assert outcomes(ask(timed, key)) == ["200"]
+    timed.move_clock(window + 1)  # the window of the first request has ended
+    reset = ban(timed, key).headers["x-ratelimit-reset"]
+    timed.move_clock(window - 10)
+    during = ask(timed, key, 5)
+    assert set(outcomes(during)) == {"key_banned"}
+    assert {response.headers["x-ratelimit-reset"] for response in during} == {reset}
+    assert {response.remaining for response in during} == {0}
+    assert 60 < length(during[-1]) <= 71
+    timed.move_clock(window - 10 + length(during[-1]))
+    assert outcomes(ask(timed, key)) == ["200"]
+
+
 def test_operator_lists_the_bans_in_force(timed: Server) -> None:
     banned, other = timed.key(limits=Limits(2, 1000)), timed.key(limits=Limits(2, 1000))
     reset = int(ban(timed, banned).headers["x-ratelimit-reset"])

@@ -1,11 +1,14 @@
-"""POST /pets: the media type and the size of a body."""
+"""POST /pets: the media type and the size of a body, and where it is not JSON."""
 
 import socket
+import time
 
 import httpx
 import pytest
 
 from harness.servers import Key, Server
+from petstore.errors import InvalidBody
+from petstore.pets import parse_new_pet
 from tests.web.answers import Answer, ask, message_of, parse
 
 VALID = b'{"name":"Rex","categoryId":1}'
@@ -122,3 +125,29 @@ def test_a_body_refused_for_its_media_type_is_not_the_next_request(server: Serve
     )
     assert answer.status == 415
     assert b"HTTP/1.1" not in answer.body
+
+
+@pytest.mark.parametrize(
+    ("body", "position"),
+    [
+        (b'{"name": "Rex",\n "categoryId": }', "line 2, column 16"),
+        (b'{"name": "Rex",\r\n "categoryId": }', "line 2, column 16"),
+        ('{"name": "Zoë 🐕", x'.encode(), "line 1, column 19"),  # characters, not bytes
+        (b'{"name": "Rex"', "line 1, column 15"),  # truncated
+        (b'{"name":\n\n', "line 3, column 1"),
+        (b'{"name": "Rex', "line 1, column 10"),  # where the string begins
+        (b'{"name": "Rex", "categoryId": 1} x', "line 1, column 34"),
+        (b'\xef\xbb\xbf{"name": "Rex", "categoryId": 1}', "line 1, column 1"),
+        (b"{'name': 'Rex'}", "line 1, column 2"),
+        (b'{"name": "NaN \\" Infinity",\n"categoryId": -Infinity}', "line 2, column 15"),
+        ('{"é":\n "\xff"}'.encode().replace("ÿ".encode(), b"\xff"), "line 2, column 3"),
+        (b"\n" * 65_535 + b"x", "line 65536, column 1"),
+        (b'["' + b"x" * 65_000 + b'",]', "column 65"),
+    ],
+    ids=lambda value: repr(value[:24]) if isinstance(value, bytes) else None,
+)
+def test_a_body_that_is_not_json_is_400_with_its_position(body: bytes, position: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidBody, match=position):
+        parse_new_pet(body)
+    assert time.process_time() - began < 0.05

@@ -12,10 +12,9 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from harness.backends import program
 from harness.browsers import ALL_LOOKS, look
 from harness.servers import Key, Server
-from petstore.errors import STATUS_OF_CODE
+from petstore.keys import Environment
 from petstore.operations import OPERATIONS, deprecated_operations
 from petstore.web.documents import as_json, openapi_document
-from petstore.web.preferences import CODES
 from tests.interface import DOCUMENTED
 
 pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
@@ -195,52 +194,40 @@ def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
     assert page.input_value("#key") == ""
 
 
-def answer_with(page: Page, operation: str, error: str, delay: str = "none") -> None:
-    page.get_by_label("Answer with").and_(page.locator(f"#{operation} select")).select_option(label=error)
-    page.get_by_label("Delay").and_(page.locator(f"#{operation} select")).select_option(label=delay)
-
-
-def test_an_error_can_be_chosen_as_the_answer_of_staging(server: Server, page: Page, staging_key: Key) -> None:
-    open_reference(page, server, staging_key)
+@pytest.mark.parametrize("environment", ["staging", "live"])
+def test_strict_handling_can_be_asked_for(
+    server: Server, page: Page, staging_key: Key, environment: Environment
+) -> None:
+    open_reference(page, server, staging_key if environment == "staging" else server.key())
     show(page, "createPet")
-    labels = page.locator("#createPet .answer-with select >> nth=0").locator("option").all_inner_texts()
-    assert labels == ["a normal answer", *(f"{STATUS_OF_CODE[code]} {code}" for code in CODES)]
-    assert page.locator("#createPet [aria-label=Prefer]").count() == 0
-    answer_with(page, "createPet", "503 unavailable", "1 s")
-    assert "-H 'Prefer: error=unavailable, delay=1'" in page.inner_text("#createPet .samples pre")
+    prefer = page.locator("#createPet [aria-label=Prefer]")
+    suggested = prefer.evaluate("field => [...field.list.options].map((option) => option.value)")
+    assert (
+        suggested == DOCUMENTED["createPet"]["parameters"][-1]["schema"]["examples"] and "handling=strict" in suggested
+    )
+    prefer.fill("handling=strict")
+    page.fill("#createPet textarea", '{"id": 1, "name": "Rex", "categoryId": 1}')
+    page.click("#createPet .languages >> text=Python")
+    assert "strict=True" in page.inner_text("#createPet .samples pre")
     answer = execute(page, "createPet")
-    assert answer.startswith("Answer 503")
+    assert answer.startswith("Answer 400") and "is not a member of a new animal" in answer
     page.click("#createPet .answer summary")
-    assert "preference-applied: error=unavailable, delay=1" in page.inner_text("#createPet .answer")
-    answer_with(page, "createPet", "a normal answer")
-    page.click("#createPet button.execute")
+    assert "preference-applied: handling=strict" in page.inner_text("#createPet .answer")
+    prefer.fill("")
+    with page.expect_request("**/pets") as sent:
+        page.click("#createPet button.execute")
+    assert "prefer" not in sent.value.headers
     page.wait_for_selector("#createPet .answer >> text=201")
 
 
-def test_live_offers_no_error_and_gets_no_preference(server: Server, page: Page, staging_key: Key) -> None:
+def test_an_error_can_be_asked_for_on_staging(server: Server, page: Page, staging_key: Key) -> None:
     open_reference(page, server, staging_key)
-    show(page, "listPets")
-    answer_with(page, "listPets", "404 pet_not_found")
-    page.fill("#key", server.key().secret)
-    assert page.is_checked("[value=live]")
-    assert page.locator(".answer-with").count() == 0
-    assert "Prefer" not in page.inner_text("#listPets .samples pre")
-    with page.expect_request(server.url("/pets*")) as sent:
-        assert execute(page, "listPets").startswith("Answer 200")
-    assert "prefer" not in sent.value.headers
-    page.click("text=Staging")
-    assert page.locator("#listPets .answer-with select >> nth=0").input_value() == ""
-
-
-def test_an_error_can_be_chosen_and_asked_for_by_keyboard(server: Server, page: Page, staging_key: Key) -> None:
-    open_reference(page, server, staging_key)
-    show(page, "listPets")
-    page.focus("#listPets .answer-with select >> nth=0")
-    page.keyboard.type("429")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#listPets .answer >> text=429")
+    show(page, "createPet")
+    page.fill("#createPet [aria-label=Prefer]", "error=unavailable, delay=1")
+    assert "-H 'Prefer: error=unavailable, delay=1'" in page.inner_text("#createPet .samples pre")
+    assert execute(page, "createPet").startswith("Answer 503")
+    page.click("#createPet .answer summary")
+    assert "preference-applied: error=unavailable, delay=1" in page.inner_text("#createPet .answer")
 
 
 def with_servers(page: Page, server: Server, live: str, staging: str) -> None:

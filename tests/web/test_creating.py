@@ -4,10 +4,13 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from harness.servers import Key, Server
-from petstore.pets import INT64_MAX, INT64_MIN, NESTING_MAX
+from petstore.errors import InvalidBody
+from petstore.pets import INT64_MAX, INT64_MIN, NESTING_MAX, parse_new_pet
+from tests.admin.pet_members import LEAST, MEMBERS
 from tests.web.answers import PET, created, message_of
 
 JSON = {"Content-Type": "application/json"}
@@ -36,6 +39,40 @@ def test_a_name_is_stored_as_sent(server: Server, key: Key, client: httpx.Client
     pet = created(server, client, key, name=name)
     assert pet["name"] == name
     assert client.get(server.url(f"/pets/{pet['id']}"), headers=key.headers).json()["name"] == name
+
+
+# Values that a database could reject although it is not the one that decides, or store as something else.
+ODD_VALUES = [
+    "", " ", "\0", "a\0b", "\x1f", "\x7f", "\ud800", "\uffff", "é" * 255, "🐕" * 255, "x" * 256, "x" * 10_000, "'",
+    "\\", 0, -1, 2**15, 2**31, -(2**31) - 1, 2**53 + 1, INT64_MAX, INT64_MIN, INT64_MAX + 1, INT64_MIN - 1, 1.5,
+    None, True, [], {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("member", [each.encode_name for each in MEMBERS])
+def test_every_backend_takes_the_values_of_a_member_that_the_rules_allow(
+    server: Server, key: Key, client: httpx.Client, member: str
+) -> None:
+    """Each member alone, next to the required ones. The rules decide, and a backend must store what they allow."""
+    wrong = []
+    for value in ODD_VALUES:
+        body = json.dumps({**msgspec.to_builtins(LEAST), member: value}).encode()
+        response = post(client, server, key, body)
+        if response.status_code != (201 if is_valid(body) else 400):
+            wrong.append(f"{member} = {value!r:.20} is {response.status_code}")
+        elif response.status_code == 201:
+            path = server.url(f"/pets/{response.json()['id']}")
+            if client.get(path, headers=key.headers).json()[member] != value:
+                wrong.append(f"{member} = {value!r:.20} is stored as something else")
+    assert wrong == []
+
+
+def is_valid(body: bytes) -> bool:
+    try:
+        parse_new_pet(body)
+    except InvalidBody:
+        return False
+    return True
 
 
 def test_a_name_may_be_written_in_escapes(server: Server, key: Key, client: httpx.Client) -> None:

@@ -27,7 +27,7 @@ def allowed(value: str) -> set[str]:
     return {method.strip() for method in value.split(",")}
 
 
-def key_of(server: Server, base: str) -> Key:
+def key_for(server: Server, base: str) -> Key:
     return server.key_in_stock("staging" if base == "/staging/v1" else "live")
 
 
@@ -48,7 +48,7 @@ def code_of(answer: Answer) -> str:
 def test_another_method_is_405_with_allow(
     server: Server, client: httpx.Client, base: str, path: str, method: str, allow: set[str]
 ) -> None:
-    response = client.request(method, server.origin + base + path, headers=key_of(server, base).headers)
+    response = client.request(method, server.origin + base + path, headers=key_for(server, base).headers)
     message_of(response, "method_not_allowed")
     assert allowed(response.headers["allow"]) == allow
 
@@ -94,7 +94,7 @@ def test_options_with_a_key_counts(server: Server, client: httpx.Client) -> None
     ids=lambda path: path[:20],
 )  # fmt: skip
 def test_an_unknown_path_under_a_base_address_is_404(server: Server, base: str, path: str) -> None:
-    key = key_of(server, base)
+    key = key_for(server, base)
     for method in ("GET", "POST", "DELETE"):
         answer = ask(server, f"{method} {base}{path}", "Content-Length: 0", key=key)
         assert (answer.status, code_of(answer)) == (404, "not_found"), method

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.in_process import Running, request, use_app
 from petstore import __version__
 from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NAME_MAX, NAME_PATTERN, STATUSES, Name, NewPet, Pet, PetStatus
 from petstore.plans import PLANS
-from petstore.settings import Settings
 from petstore.store.database import IDEMPOTENCY_LIFETIME
 from petstore.web.documents import Json, filled, openapi_document
 from petstore.web.replies import REJECTIONS, Error
@@ -189,10 +189,30 @@ def test_the_limits_in_the_document_are_those_of_the_service() -> None:
     assert [int(each) * 3600 for each in hours] == [IDEMPOTENCY_LIFETIME] * 2
 
 
-def test_the_settings_in_the_document_have_these_defaults() -> None:
-    banned = re.search(r"banned for ([\d,]+) seconds, then for twice as\s+long, up to\s+([\d,]+) seconds", GUIDE)
-    assert banned is not None
-    assert [int(each.replace(",", "")) for each in banned.groups()] == [Settings().ban_seconds, Settings().ban_ceiling]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["the key's limit per minute, or 1,000 if that is less", "60", "3,600", "600"]),
+        (
+            {"ban_strikes": 2_000, "ban_seconds": 5, "ban_ceiling": 7_200, "address_per_minute": 1_234},
+            ["2,000", "5", "7,200", "1,234"],
+        ),
+    ],
+    ids=["defaults", "others"],
+)
+def test_the_served_document_has_the_settings_of_the_service(
+    tmp_path: Path, settings: dict[str, Any], expected: list[str]
+) -> None:
+    async def work(running: Running) -> None:
+        served = json.loads((await running.app.answer(request("/openapi.json"))).body)
+        stated = re.search(
+            r"If their number exceeds (.+), the key is banned for (.+) seconds\. .* at most (.+) seconds\. .*"
+            r"which may send (.+) of them a minute",
+            " ".join(served["info"]["description"].split()),
+        )
+        assert stated is not None and list(stated.groups()) == expected
+
+    use_app(tmp_path, work, **settings)
 
 
 def test_the_plans_in_the_document_are_those_of_the_service() -> None:

@@ -233,12 +233,20 @@ def create_with(body: bytes | None = None, *headers: str) -> Elicit:
     return lambda server: send(server, "createPet", *headers, key=server.key(), body=body)
 
 
+STRICT = "Prefer: handling=strict"
+
 # By operation and the name of the example.
 ELICIT: dict[tuple[OperationName, str], Elicit] = {
     ("listPets", "invalid_parameter"): list_with("?limit=101"),
     ("listPets", "invalid_parameters"): list_with("?limit=0&status=lost"),
     ("listPets", "invalid_cursor"): list_with(f"?cursor={CURSOR[:-1]}"),
     ("listPets", "repeated_parameter"): list_with("?limit=2&limit=3"),
+    ("listPets", "unknown_parameter"): list_with("?page=2", STRICT),
+    ("listPets", "unknown_parameters"): list_with("?limit=0&page=2&offset=20", STRICT),
+    ("createPet", "unknown_member"): create_with(b'{"name": "Rex", "categoryid": 1}', STRICT),
+    ("createPet", "unknown_members"): create_with(
+        b'{"id": 1, "name": "Rex", "categoryId": 1, "breed": "Collie"}', STRICT
+    ),
     ("createPet", "invalid_idempotency_key"): create_with(None, "Idempotency-Key: order 17"),
     ("createPet", "invalid_body"): create_with(b'{"categoryId": "1"}'),
     ("createPet", "invalid_members"): create_with(b'{"name": " ", "status": "lost"}'),
@@ -248,6 +256,7 @@ ELICIT: dict[tuple[OperationName, str], Elicit] = {
     ("createPet", "repeated_member"): (create_with(b'{"name": "A", "name": "B", "categoryId": 1, "a": 1, "a": 2}')),
     ("createPet", "body_missing"): create_with(b""),
     ("createPet", "body_not_json"): create_with(b'{"name": "Rex",'),
+    ("createPet", "body_not_json_in_line_2"): create_with(b'{"name": "Rex",\n "categoryId": }'),
     ("createPet", "body_not_a_number"): create_with(b'{"name": "Rex", "categoryId": NaN}'),
     ("createPet", "body_not_an_object"): create_with(b"[]"),
     ("createPet", "body_not_utf_8"): create_with(b'{"name": "\xff", "categoryId": 1}'),

@@ -12,7 +12,7 @@ from petstore.errors import InvalidBody, InvalidParameter, Unavailable, Unsuppor
 from petstore.keys import ApiKey, new_key
 from petstore.rate_limits import ADMITTED, Decision
 from petstore.server.bodies import BodyStream
-from petstore.server.messages import Request
+from petstore.server.messages import RequestMessage
 from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage
 from petstore.web.client_address import HOPS_MAX, client_address, networks
 from petstore.web.counters import BANNED_429, ERROR_KEYS_MAX, ERRORS_MAX, ROWS_MAX, RequestCounters
@@ -94,7 +94,7 @@ class Source(Transport):
     def update_reading(self) -> None: ...
 
 
-def arriving(length: int, **fields: Any) -> tuple[Request, BodyStream]:
+def arriving(length: int, **fields: Any) -> tuple[RequestMessage, BodyStream]:
     """A request whose body is still to come."""
     made = request(**fields)
     stream = BodyStream(Source(), length, continues=False)

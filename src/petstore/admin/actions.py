@@ -389,7 +389,7 @@ def described_import(found: Import) -> str:
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
-    """The newest entry that `Store.find_entries` finds. Raises Unavailable."""
+    """The newest entry that `store.audit.find` finds. Raises Unavailable."""
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, **wanted)

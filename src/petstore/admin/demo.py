@@ -20,6 +20,7 @@ from petstore.errors import STATUS_OF_CODE
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import OPERATIONS, OperationName, deprecated_operations
+from petstore.operators import DEMO_ACTOR
 from petstore.pets import NewPet, PetChanges, PetQuery, PetStatus
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND, Windows
@@ -37,7 +38,6 @@ from petstore.usage import (
     TotalUsage,
 )
 
-ACTOR = "petstore serve --demo"  # creates the keys that are printed
 OPERATOR = "ada (demo)"
 ANIMALS: dict[Environment, int] = {"live": 360, "staging": 120}
 FILES = ("harbour-shelter.csv", "city-shelter.csv", "breeders.jsonl")
@@ -114,7 +114,7 @@ async def has_data(store: Store) -> bool:
 
 async def is_demo(store: Store) -> bool:
     """Whether `fill` has filled the store, to its end. Raises Unavailable."""
-    return await newest_entry(store, actor=ACTOR, action="create key") is not None
+    return await newest_entry(store, actor=DEMO_ACTOR, action="create key") is not None
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
@@ -137,7 +137,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
         await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
-        _, secrets_made[environment] = await admin(0, ACTOR).create_key("free", name="first key")
+        _, secrets_made[environment] = await admin(0, DEMO_ACTOR).create_key("free", name="first key")
     return secrets_made
 
 
@@ -169,10 +169,10 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
         animals = file(name, number * share, (number + 1) * share)
         operator, checked = admin(28 - 13 * number), await animals.check()
         await operator.import_pets(await operator.begin_import(name, checked), animals, checked)
-    added = await admin(1.6).add_pet(NewPet("Biscuit", 1))
-    await admin(1.5).update_pet(added.id, PetChanges(name="Biscuit the Brave"))
-    await admin(1.2).set_status([added.id - 1, added.id - 2, added.id - 3], "sold")
-    await admin(0.9).remove_pets([added.id - 4])
+    biscuit = await admin(1.6).add_pet(NewPet("Biscuit", 1))
+    await admin(1.5).update_pet(biscuit.id, PetChanges(name="Biscuit the Brave"))
+    await admin(1.2).set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold")
+    await admin(0.9).remove_pets([biscuit.id - 4])
 
 
 def _animal(number: int, count: int) -> NewPet:

@@ -174,7 +174,10 @@ def _pet_of_json(content: bytes, noun: str) -> NewPet:
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:
-        raise OperatorError(_explained(error, _members_of(content)).replace("The body", noun, 1)) from None
+        explained = _explained(error, _members_of(content)).replace("The body", noun, 1)
+        if noun == "the line":  # its number precedes the message
+            explained = explained.replace(" at line 1, column", " at column", 1)
+        raise OperatorError(explained) from None
     if misspelled := _misspelled(tuple(_members_of(content))):
         raise OperatorError(f"unknown member {misspelled}")
     return new

@@ -19,6 +19,7 @@ from petstore.cli.options import BACKEND_OPTIONS, data_options, is_given, settin
 from petstore.cli.output import Output
 from petstore.errors import OperatorError
 from petstore.keys import ApiKey, Environment
+from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
 from petstore.store.database import Bounds
 
@@ -33,7 +34,7 @@ OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 def actor() -> str:
     """The actor of this command in the audit log. With sudo it is the person, not root."""
-    return f"{os.environ.get('SUDO_USER') or _user()} (command line)"
+    return f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}"
 
 
 def _user() -> str:

@@ -240,9 +240,9 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… | REMOVAL are either the ids of animals, of which all are restored or none, or the id of a removal, as pets
-    remove has printed it, of which all animals are restored. audit --what "remove animal" shows both. Animals that
-    undo-import has removed cannot be restored; import the file again.
+    ID… | REMOVAL: the ids of animals, or the id of a removal, which pets remove prints. Of several ids, either all
+    animals are restored or none. audit --what "remove animal" shows both kinds of ids. Animals that undo-import has
+    removed cannot be restored; import the file again.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from petstore.gate import bucket_of
-from petstore.operators import Operator, Role
+from petstore.operators import LINK_ACTOR, Operator, Role
 from petstore.rate_limits import ADMITTED, SECOND, admit_address
 
 SESSION_SECONDS = 12 * 3600
@@ -22,7 +22,6 @@ ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
 PREFIX_LENGTH = 12  # "pets_op_" and four characters more
 UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
-LINK_ACTOR = "console"  # the name in the audit log of an operator who signed in by the one-time link
 
 
 class FlashMessage(msgspec.Struct, frozen=True):

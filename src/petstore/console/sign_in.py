@@ -8,16 +8,15 @@ from starlette.responses import RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
 from petstore.console.requests import cookie_of
-from petstore.console.sessions import LINK_ACTOR, SESSION_SECONDS, Session
+from petstore.console.sessions import SESSION_SECONDS, Session
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 from petstore.keys import digest_of
 from petstore.observability.logs import event
-from petstore.operators import Operator, could_be_token
+from petstore.operators import ANONYMOUS_ACTOR, LINK_ACTOR, Operator, could_be_token
 from petstore.web.client_address import client_address
 
 HOME = "/live/overview"
-ANONYMOUS_ACTOR = "anonymous"  # the name in the audit log of a client without a valid token
 
 
 async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:

@@ -1,7 +1,7 @@
-"""The gate: the one small, atomic, shared step per request, and its protocol.
+"""The gate: one small, atomic step in shared state per request, and its protocol.
 
-`admit` decides ban, minute and day limits. In the same step it compares the version of the keys, and returns the
-versions of the catalogue. A worker uses a page from its cache only if the page is valid under these versions.
+`admit` decides on the ban, the minute limit and the day limit. In the same step it compares the version of the keys and
+returns the versions of the catalogue. A worker uses a cached page only if it is valid under these versions.
 """
 
 import ipaddress
@@ -17,11 +17,11 @@ from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
 from petstore.usage import AdmissionTotal
 
-# In the data directory. With a gate in Redis, the second is used while Redis is down.
+# In the data directory. With a gate in Redis, the second file is used while Redis is unavailable.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
-VALID_SECONDS = 30 * 86_400  # for which a mark of `mark_valid` is kept
-DIGEST_LENGTH = 16  # bytes of a digest that name its mark
+VALID_SECONDS = 30 * 86_400  # how long a mark of `mark_valid` is kept
+DIGEST_LENGTH = 16  # the bytes of a digest that are part of its mark's name
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
@@ -41,7 +41,7 @@ class Ban(NamedTuple):
 
 
 class Gate(Protocol):
-    """Every method but `close` raises Unavailable when the gate cannot answer. `now` is in Unix seconds."""
+    """Every method except `close` raises Unavailable if the gate cannot answer. `now` is in Unix seconds."""
 
     immediate: bool  # whether calls return without waiting for another machine
 
@@ -54,54 +54,54 @@ class Gate(Protocol):
         now: float,
         operation: OperationName,
     ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
-        """Decide one request of a key, and return the versions of the catalogue at that instant.
+        """Decide one request of a key, and return the versions of the catalogue at that moment.
 
         The step that admits a request also counts it for the operation: see `admissions`.
 
-        `keys_version` is the version under which the caller read `limits`. When a key has changed since, the gate
-        decides and counts nothing and returns None; the caller then reads the key again.
+        `keys_version` is the version under which the caller read `limits`. If a key has changed since then, the gate
+        returns None without deciding or counting anything, and the caller rereads the key.
         """
 
     def admit_address(self, environment: Environment, address: str, now: float) -> Awaitable[Decision]:
         """Decide one request without a valid key."""
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        """The decision that a request would get, without counting one."""
+        """Return the decision that a request would get, without counting it."""
 
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Give each of these changes a new version, in one step: what a worker cached under older ones is stale."""
+        """Give each of these changes a new version, in one step. What workers cached under older versions is stale."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        """Remember for 30 days, for all workers, that the key with this digest is valid; or forget it."""
+        """Remember for 30 days, for all workers, that the key with this digest is valid, or forget it."""
 
     async def was_valid(self, digest: bytes) -> bool:
         """Whether a worker has marked the key with this digest."""
 
     async def lift(self, key_id: str) -> bool:
-        """End a key's ban and forget its earlier ones. False: it has none."""
+        """End a key's ban and forget its earlier ones. Returns False if there are none."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
         """The windows of each key, in the order of the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        """The windows of all keys, some at a time. A key may come twice."""
+        """The windows of all keys, in batches. A key may appear twice."""
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        """Replace the windows of these keys; what was counted for them stays."""
+        """Replace the windows of these keys. Their counts are kept."""
 
     def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """What these keys, or all keys, were admitted for, some totals at a time. A total may come twice."""
+        """What these keys, or all keys, were admitted for, in batches. A total may appear twice."""
 
     def degraded(self) -> bool:
-        """Whether the fallback answers at the moment, so that limits hold per node."""
+        """Whether the fallback decides at the moment, so that limits apply per node."""
 
     async def sweep(self, now: float) -> None:
-        """Remove some of the records that can no longer matter; called about once a second."""
+        """Remove some of the expired records. Called about once a second."""
 
     async def close(self) -> None:
-        """Release files and connections. May be called at any time, also twice; a call in flight gets Unavailable."""
+        """Release files and connections. Can be called at any time and twice. Calls in flight get Unavailable."""
 
 
 class GatePolicy(NamedTuple):

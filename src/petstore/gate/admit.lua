@@ -1,13 +1,13 @@
--- One batch of calls of a worker. Redis runs no other command meanwhile, so a batch is atomic, as a transaction of
--- gate/lmdb.py is. The rules are those of rate_limits.py in the same order; a test compares both on random requests.
+-- One batch of calls of a worker. Redis runs no other command at the same time, so a batch is atomic, like a transaction
+-- in lmdb.py. The rules are those of rate_limits.py, in the same order. A test compares both on random requests.
 --
 -- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
 -- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16, 32 the same of staging.
 --           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
 -- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
---           and the number of the operation to count. For a MARK, the milliseconds for which it is kept stand in the
---           place of the limit per minute; 0 removes it.
+--           and the number of the operation to count. For a MARK, the limit per minute is the number of milliseconds
+--           for which it is kept; 0 removes it.
 -- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order
 --
 -- Returns the six versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
@@ -47,7 +47,7 @@ local function stored_bytes(name)
   return type(stored) == 'string' and stored or ''
 end
 
--- A new version is the time at least. So a version that a failover or an eviction lost cannot come again.
+-- A new version is at least the current time, so that a version lost in a failover or an eviction is not used again.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
@@ -175,8 +175,8 @@ local function address_record(name)
   return records[name]
 end
 
--- Count an admission. A new epoch is the time: no earlier counts began at it. Counts of operations that only a later
--- version knows stay as they are.
+-- Count an admission. A new epoch is the current time, which no earlier epoch can have. Counts of operations that only a
+-- newer version knows are kept.
 local function count_admission(w, environment, number)
   if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
@@ -222,7 +222,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- The record of a key never expires: its counts may not be collected yet.
+-- The record of a key never expires, because its counts may not have been collected yet.
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then

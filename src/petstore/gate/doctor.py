@@ -21,13 +21,14 @@ class GateReport(NamedTuple):
     ahead: float = 0.0  # seconds by which the gate's clock is ahead of this machine's
 
 
-def check_file(path: Path, *, in_use: bool) -> GateReport:
+def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
+    """`in_use`: a process is using the file."""
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:
         return GateReport([], "no file yet; the service creates it when it starts")
     if not os.access(path, os.R_OK):
-        return GateReport([f"{path} may not be read; chown it to the user of the service"], "")
+        return GateReport([f"{path} cannot be read; chown it to the user of the service"], "")
     if not readable(path, in_use=in_use):
         if not was_used(path):
             return GateReport([str(not_recognised(path))], "")
@@ -72,9 +73,9 @@ def _lossy_settings(name: str, info: dict[str, str]) -> list[str]:
     """The settings with which Redis loses counters. A setting that INFO does not name is no fault."""
     faults = []
     if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
-        faults.append(f"{name} throws records away when its memory is full: set maxmemory-policy noeviction")
+        faults.append(f"{name} evicts records when its memory is full: set maxmemory-policy noeviction")
     if info.get("aof_enabled") == "0":
-        faults.append(f"{name} forgets counters when it is restarted: set appendonly yes")
+        faults.append(f"{name} loses counters when it restarts: set appendonly yes")
     return faults
 
 

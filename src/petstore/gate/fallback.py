@@ -1,4 +1,4 @@
-"""The gate of a node whose Redis is down: the node goes on with windows of its own."""
+"""The gate of a node with a fallback: local counters while Redis is unavailable."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class FallbackGate:
-    """Redis while it answers, otherwise a file that the workers of this node share. Limits then hold per node.
+    """Redis while it answers, otherwise a file that the workers of this node share. Limits then apply per node.
 
-    The keys' version of the file never equals that of Redis. So a worker reads each key again when an outage begins
-    and when it ends; in between, a worker reads a key again every second. The catalogue's versions differ with each
-    request, so no page comes from the cache.
+    The keys' version of the file never equals that of Redis. So a worker rereads each key when an outage begins and
+    when it ends, and once a second during the outage. The catalogue's versions differ with each request, so no page
+    comes from the cache.
 
-    When a single shard of a Cluster fails, the file decides for the keys of this shard only.
+    If a single shard of a Cluster fails, the file decides for the keys of this shard only.
     """
 
     immediate = False
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has compared the keys' version already. The file's version
-                # differs for good: the worker would read the key again without end.
+                # Only this key's shard is down, and Redis has already compared the keys' version. The file has another
+                # version, so the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -100,7 +100,7 @@ class FallbackGate:
         await self._shared.put_windows(rows)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """First those of the file: they are there also while Redis is down."""
+        """Starts with those of the file, which are available even while Redis is not."""
         if self._path.exists():
             async for totals in self._open_fallback().admissions(key_ids):
                 yield totals
@@ -122,7 +122,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Raises `error` when Redis answers and only its queue is full."""
+        """Raises `error` if Redis answers and only its queue is full."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

@@ -1,7 +1,7 @@
 """The gate of one machine: a memory-mapped LMDB file that the workers and the command line share.
 
-The write lock of LMDB makes each transaction atomic across processes, and outlives a `kill -9` of its holder. LMDB
-syncs nothing: the kernel has what a process wrote, so only a power cut can lose counters (see recovery.py). The file is
+LMDB's write lock makes each transaction atomic across processes, and survives a `kill -9` of its holder. Nothing is
+synced: the kernel has what a process wrote, so only a power cut can lose counters (see recovery.py). The file is
 allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
 """
 
@@ -35,11 +35,11 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records in one transaction of a sweep: half a millisecond, in which the event loop is blocked
+SWEEP_BATCH = 250  # records in one transaction of a sweep, which blocks the event loop for half a millisecond
 SWEEP_BATCHES_MAX = 40  # in one sweep
-SWEEP_PERIOD = 120  # seconds, and sweeps, in which each record is checked once
+SWEEP_PERIOD = 120  # seconds, and sweeps, until each record has been checked once
 READ_BATCH = 1_000
-STEPS_MAX = 100  # in one transaction: some 300 µs, in which other workers may wait
+STEPS_MAX = 100  # in one transaction, for which other workers may wait: about 300 µs
 
 # The first byte of a record's name is its kind. Only the records of addresses and marks expire: see _sweep.
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
@@ -209,7 +209,7 @@ class LmdbGate:
             batches = (self._records_of(key_ids[start : start + READ_BATCH]) for start in starts)
         for rows in batches:
             yield [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
-            await asyncio.sleep(0)  # requests come between two batches
+            await asyncio.sleep(0)  # lets requests run between two batches
 
     def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
         """The record of each key."""
@@ -235,7 +235,7 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # The number of batches grows with the file: requests without a key may come from ever new addresses.
+            # The number of batches grows with the file, because requests without a key may come from new addresses.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
             self._env.reader_check()  # LMDB keeps every page that a killed process could still be reading
         except lmdb.Error as error:
@@ -245,7 +245,7 @@ class LmdbGate:
             self._sweep_from = self._transact(work)
             await asyncio.sleep(0)
             if not self._sweep_from:
-                break  # all were checked
+                break  # all records have been checked
         if self._health.down:
             self._health.worked()
 
@@ -288,21 +288,21 @@ class LmdbGate:
 
 
 def new_versions() -> bytes:
-    """They start at the time, so that no version of an earlier file can come again."""
+    """Versions start at the current time, so that no version of an earlier file is used again."""
     return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
 class GroupCommit:
     """One transaction for all the steps that requests ask for in one turn of the event loop.
 
-    With a transaction for each request, two workers often wait for each other's lock, and one that is interrupted
-    while it holds the lock stops the other. Together, the requests of a turn take the lock once.
+    With a transaction for each request, workers would often wait for each other's lock, and a worker that is preempted
+    while it holds the lock would stop the others. This way, the requests of a turn take the lock once.
     """
 
     def __init__(
         self, transact: Callable[[Callable[[Any], list[Any]]], list[Any]], *, steps_max: int = STEPS_MAX
     ) -> None:
-        """`transact` calls a function with a transaction, again if it must, and returns its result."""
+        """`transact` calls a function with a transaction, more than once if necessary, and returns its result."""
         self._transact = transact
         self._steps_max = steps_max
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
@@ -328,7 +328,7 @@ class GroupCommit:
                     future.set_exception(error)
             return
         for (future, _, _), result in zip(steps, results, strict=True):
-            if not future.done():  # otherwise its request was given up
+            if not future.done():  # otherwise its request was cancelled
                 future.set_result(result)
 
 
@@ -337,7 +337,7 @@ def _address_name(environment: Environment, address: str) -> bytes:
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
-    """Check the next records from a name on, remove those that no longer matter, and return where to continue."""
+    """Check the next records, beginning with a name, remove expired ones, and return where to continue."""
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
@@ -347,7 +347,7 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                 old = now - _address.unpack(value)[0] >= MINUTE
             elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
-            if kind == KEY:  # kept for its counts: there is at most one for each key of the stores
+            if kind == KEY:  # never expires, because of its counts; the stores' keys bound their number
                 found = cursor.set_range(VALID)
             else:
                 found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record

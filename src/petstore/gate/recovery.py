@@ -40,7 +40,7 @@ def mark_in_use(path: Path) -> None:
 
 def mark_clean(path: Path) -> None:
     """Sync the file and note it. Must be called only when no process uses the file any more."""
-    with contextlib.suppress(OSError):  # without this note the next start recovers the file, which is safe
+    with contextlib.suppress(OSError):  # without this note, the next start sets the file aside, which is safe
         sync(path)
         _write_note(path, SYNCED)
 
@@ -48,8 +48,8 @@ def mark_clean(path: Path) -> None:
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """Whether no power cut can have mixed the pages of the file. Reads the note, not the file.
 
-    `in_use`: a process uses the file at the moment. Then the machine has not been down since that process opened it,
-    so an unknown boot is this boot.
+    `in_use`: a process is using the file. Then the machine has not been down since that process opened it, so an
+    unknown boot is this boot.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
@@ -72,7 +72,7 @@ def recover(path: Path) -> Path | None:
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            raise OperatorError(f"{file}: no rights to read and write it; chown it to the user of this service")
+            raise OperatorError(f"{file}: no permission to read and write it; chown it to the user of this service")
     if not path.exists():
         return None
     if is_clean(path):
@@ -84,7 +84,7 @@ def recover(path: Path) -> Path | None:
     damaged = path.with_name(f"{path.name}.damaged-{int(time.time())}")
     path.rename(damaged)
     _lock_file(path).unlink(missing_ok=True)
-    event(logging.ERROR, "gate file damaged", set_aside=str(damaged), effect="counters start anew")
+    event(logging.ERROR, "gate file damaged", set_aside=str(damaged), effect="counters start from zero")
     return damaged
 
 
@@ -119,7 +119,7 @@ def not_recognised(path: Path) -> OperatorError:
 def readable(path: Path, *, in_use: bool = False) -> bool:
     """Whether LMDB can read all of the file. A child process reads it, because a damaged file can cause a SIGBUS.
 
-    `in_use`: read under the lock of LMDB, because other processes write pages meanwhile.
+    `in_use`: read under LMDB's lock, because other processes may write pages at the same time.
     """
     child = os.fork()
     if child == 0:

@@ -1,7 +1,7 @@
 """The gate of several machines: Redis or Valkey, one Lua script, the clock of Redis.
 
-The calls of one turn of the event loop are sent as one batch. The calls that come while a batch is in flight form the
-next one. A caller only awaits a future, so a cancelled caller cannot shift the replies of other callers.
+The calls of one turn of the event loop are sent as one batch. Calls that arrive while it is in flight form the next.
+A caller only awaits a future, so a cancelled caller cannot shift the replies of other callers.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = CLIENT.gate
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
-BATCH_MAX = 500  # calls in one batch: Redis serves no other client meanwhile
+BATCH_MAX = 500  # calls in one batch, during which Redis serves no other client
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
 
 class QueueFull(Unavailable):
-    """Redis answers, but too many calls wait for it. The fallback must not decide: a limit of N would admit more."""
+    """Redis answers, but too many calls wait for it. The fallback must not decide, or a limit of N would admit more."""
 
 
 class Batch:
@@ -166,7 +166,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Redis itself removes the records that end: they have an expiry."""
+        """Does nothing: records expire in Redis."""
 
     async def close(self) -> None:
         self._closed = True
@@ -199,7 +199,7 @@ class RedisGate:
         return await call.future
 
     async def _versions_after(self, announced: int) -> Versions:
-        """Announce changes with the next batch. The queue has no limit here: all of them are one number in it."""
+        """Announce changes with the next batch. They are one number in it, so the queue needs no limit here."""
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
         self._next.announced |= announced
@@ -232,7 +232,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, and no outage: its callers get the exception itself
+                except Exception as error:  # a bug, not an outage: the callers get the exception itself
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:
@@ -265,7 +265,7 @@ class RedisGate:
         failed.fail(error)
 
     def _go_down(self, outage: Unavailable) -> None:
-        """Fail every call at once, rather than after a timeout each, until a probe is answered."""
+        """Fail every call immediately, instead of after a timeout, until a probe is answered."""
         self._fail_waiting(outage)
         self._health.failed(outage)
         if self._probe is None:
@@ -279,7 +279,7 @@ class RedisGate:
                 with contextlib.suppress(Unavailable):
                     await self._run_batch(Batch([]))
                     answered = True
-        except Exception:  # a bug, and no outage: the next call meets it, and gets the exception itself
+        except Exception:  # a bug, not an outage: the next call gets the exception itself
             logger.exception("gate failed")
         finally:
             self._probe = None

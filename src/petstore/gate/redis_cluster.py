@@ -1,6 +1,6 @@
-"""The link to a Redis Cluster: which shard owns which slot, and what happens when a shard does not answer.
+"""The link to a Redis Cluster: which shard owns which slot, and what happens if a shard does not answer.
 
-A command that a shard may have executed is never sent again, since it counts requests.
+A command that a shard may have executed is never resent, because it counts requests.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard: the results of the other shards wait for it
+SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard; the results of other shards wait for it
 SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
 REDIRECTS_MAX = 20  # of one command: a slot that has moved may be moving again
@@ -30,11 +30,11 @@ _OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is read
 class ClusterLink:
     """See `Link` for each method.
 
-    The records are spread over the shards, and the versions have a slot of their own. A script may only use one slot,
-    so a batch has two parts: first the versions, then the records. A call under an outdated version of the keys is not
-    sent, so nothing is counted for it.
+    The records are spread over the shards, and the versions are in one slot. A script can use only one slot, so a batch
+    has two parts: first the versions, then the records. A call under an outdated version of the keys is not sent, so
+    nothing is counted for it.
 
-    A shard that does not answer gets no commands until it answers a probe. Its records are unavailable at once; the
+    A shard that does not answer gets no commands until it answers a probe. Until then, its records are unavailable; the
     records of other shards are not affected.
     """
 
@@ -186,7 +186,7 @@ class ClusterLink:
             self._mark_down(server, str(error))
             return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # The server was removed from the Cluster or is cut off from it, so the other servers know more.
+            # The server was removed from the Cluster or is cut off from it, so ask other servers for the slots.
             self._ask_last(server)
             if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # each batch may get this reply
                 self._refresh_soon()
@@ -204,7 +204,7 @@ class ClusterLink:
             await self._load_slots()
 
     async def _load_slots(self) -> None:
-        """Ask the seeds in turn for the owners of the slots. Raises Unavailable when none of them answers."""
+        """Ask the seeds in turn for the owners of the slots. Raises Unavailable if no seed answers."""
         failure = Unavailable("no shard of the gate answers")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
@@ -212,7 +212,7 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # a caller waits long enough for some of the seeds only
+                self._ask_last(server)  # the caller's timeout allows for only some of the seeds
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
@@ -253,7 +253,7 @@ class ClusterLink:
                     return
             except Unavailable:
                 pass
-            except Exception:  # a bug must not end the only task that brings a shard back
+            except Exception:  # a bug must not end the only task that marks a shard as up
                 logger.exception("gate failed")
             await asyncio.sleep(REFRESH_INTERVAL)
 
@@ -278,7 +278,7 @@ def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | No
 
 
 def _host(named: str, asked_host: str) -> str:
-    """A server that does not know its own host name is reached under the name that it was asked by."""
+    """A server that does not know its own address is reached at the address that was asked."""
     return asked_host if named in ("", "?") else named
 
 

@@ -25,7 +25,7 @@ IfNew = Callable[[], Sequence[Command]]
 
 
 class Link(Protocol):
-    """The connections to Redis. Every method raises Unavailable; the next call then connects again."""
+    """The connections to Redis. Every method raises Unavailable; the next call then reconnects."""
 
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
@@ -33,7 +33,7 @@ class Link(Protocol):
         """Run one batch. On a new connection all changes are announced: the server may not have the newest versions."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """The names of records, some at a time. A name may come twice."""
+        """The names of records, in batches. A name may appear twice."""
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """The reply to each command. The second word of a command is the name of its record."""
@@ -42,9 +42,9 @@ class Link(Protocol):
 
 
 def unavailable(error: Exception) -> Unavailable:
-    """The one place where errors of redis-py and the network become Unavailable, by their type.
+    """Turns errors of redis-py and of the network into Unavailable, by their type.
 
-    Raises the error itself when it comes from neither: a bug is logged with its traceback and answered 500.
+    Raises any other error itself: it is a bug, which is logged with its traceback and answered with 500.
     """
     if isinstance(error, Unavailable):
         return error
@@ -55,7 +55,7 @@ def unavailable(error: Exception) -> Unavailable:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raises Unavailable when the block takes longer."""
+    """Raises Unavailable if the block takes longer."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -64,7 +64,7 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 class SingleLink:
-    """One connection to one server. After an error the next command connects again. See `Link` for each method."""
+    """One connection to one server. After an error, the next command reconnects. See `Link` for each method."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
         """`options` are those of a redis-py connection. Sentinels name the host and the port, if they are given."""
@@ -125,7 +125,7 @@ class SingleLink:
                     commands = if_new()
                 replies = await self._exchange(commands)
                 missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-                if missing:  # such a server has executed nothing, so the commands can be sent again
+                if missing:  # the server has not executed them, so they can be resent
                     repeated = await self._exchange([script.LOAD_SCRIPT, *(commands[number] for number in missing)])
                     for number, reply in zip(missing, repeated[1:], strict=True):
                         replies[number] = reply
@@ -140,12 +140,12 @@ class SingleLink:
             return replies
 
     async def close(self) -> None:
-        await self._disconnect(nowait=False)  # TLS ends with a message of each side
+        await self._disconnect(nowait=False)  # waits for the closing messages of TLS
         if self._sentinels is not None:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """The reply. Raises Unavailable for an error, and connects again: another server may be the primary by now."""
+        """Returns the reply. For an error, disconnects, since the primary may have changed, and raises Unavailable."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -171,7 +171,7 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.find_primary()
         self._connection = self._connection_class(**options)
         await self._connection.connect()
-        # redis-py has no public way to tell that the server closed an idle connection. If it renames this, all fails.
+        # redis-py has no public way to tell that the server closed an idle connection.
         self._reader: asyncio.StreamReader = self._connection._reader
 
     async def _disconnect(self, *, nowait: bool = True) -> None:

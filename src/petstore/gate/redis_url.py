@@ -1,4 +1,4 @@
-"""The link that a Redis URL stands for."""
+"""Parses Redis URLs and opens their links."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -29,7 +29,7 @@ from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
 from petstore.store.schema import pending
 from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
-from petstore.store.sqlite.doctor import check_file
+from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
@@ -230,7 +230,7 @@ def _work_directory(target: Path) -> Iterator[Path]:
 
 def _described(path: Path) -> Member:
     """The manifest's entry for a copy. Raises OperatorError when the copy is damaged."""
-    found = check_file(path)
+    found = check_database_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
     return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
@@ -251,7 +251,7 @@ def _read_manifest(source: Path) -> Manifest:
 
 def _check_member(source: Path, member: Member, path: Path) -> None:
     """Raises OperatorError."""
-    faults, schema, *_ = check_file(path)
+    faults, schema, *_ = check_database_file(path)
     if not faults and schema != member.schema:
         faults = [f"it has the schema {schema}, and the manifest says {member.schema}"]
     if faults:

@@ -83,7 +83,7 @@ async def _copy(source: Store, target: Store, table: Table, progress: Progress) 
     while rows := await source.transfer.rows(table, after, BATCH):
         await target.transfer.put_rows(table, rows)
         progress(len(rows) if table.name == "pets" else 0)
-        after = table.key_of(rows[-1])
+        after = table.primary_key_of(rows[-1])
 
 
 async def _compare(source: Store, target: Store, environment: Environment, table: Table) -> Copied:
@@ -97,7 +97,7 @@ async def _compare(source: Store, target: Store, environment: Environment, table
             return Copied(f"{environment} {table.name}", count, digest.hexdigest()[:16])
         digest.update(repr(rows).encode())
         count += len(rows)
-        after = table.key_of(rows[-1])
+        after = table.primary_key_of(rows[-1])
 
 
 def _changed(what: str) -> OperatorError:

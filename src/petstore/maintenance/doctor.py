@@ -10,7 +10,7 @@ from typing import NamedTuple
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
 from petstore.gate import GATE_FILE
-from petstore.gate.doctor import CLOCK_TOLERANCE, check_file, check_redis
+from petstore.gate.doctor import CLOCK_TOLERANCE, check_gate_file, check_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.settings import Settings
@@ -74,7 +74,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.store is not None:
         return await _postgresql(settings, settings.store, clocks)
     from petstore.store.schema import NEWEST_SCHEMA
-    from petstore.store.sqlite.doctor import check_file
+    from petstore.store.sqlite.doctor import check_database_file
 
     found = []
     for environment in ENVIRONMENTS:
@@ -83,7 +83,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
             missing = [f"{path} is missing"] if data_dir.has_data(settings.data) else []
             found.append(Finding(f"store, {environment}", missing, "no file yet; the service creates it"))
             continue
-        seen = check_file(path)
+        seen = check_database_file(path)
         later = "" if seen.schema >= NEWEST_SCHEMA else f", `petstore serve` migrates it to {NEWEST_SCHEMA}"
         counts = [counted(seen.rows.get(f"{noun}s", 0), shown) for noun, shown in (("pet", "animal"), ("key", "key"))]
         about = f"schema {seen.schema}{later}; {', '.join(counts)}"
@@ -115,7 +115,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
 
 async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
     if settings.gate is None:
-        faults, about, _ = check_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
+        faults, about, _ = check_gate_file(settings.data / GATE_FILE, in_use=data_dir.is_locked(settings.data))
         return [Finding("gate", faults, about)]
     try:
         faults, about, ahead = await check_redis(settings.gate)

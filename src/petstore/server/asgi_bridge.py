@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from petstore.errors import BodyTooLarge
 from petstore.server.bodies import BrokenOff
-from petstore.server.messages import Request
+from petstore.server.messages import RequestMessage
 
 BODY_TIMEOUT = 20.0  # for the next bytes of a body
 REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
@@ -35,7 +35,7 @@ class AsgiBridge:
         self._server = (host, port)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(self, request: Request) -> AsgiResponse:
+    async def answer(self, request: RequestMessage) -> AsgiResponse:
         exchange = _Exchange(request)
         task = asyncio.get_running_loop().create_task(self._run(request, exchange))
         self._tasks.add(task)
@@ -45,7 +45,7 @@ class AsgiBridge:
     async def reject(self, status: int, peer: str) -> AsgiResponse:
         return AsgiResponse(status, "content-type: text/plain; charset=utf-8\r\n", REJECTION)
 
-    async def _run(self, request: Request, exchange: "_Exchange") -> None:
+    async def _run(self, request: RequestMessage, exchange: "_Exchange") -> None:
         try:
             await self._app(self._scope(request), exchange.receive, exchange.send)
         except Exception:
@@ -53,7 +53,7 @@ class AsgiBridge:
         finally:
             await exchange.end()
 
-    def _scope(self, request: Request) -> MutableMapping[str, Any]:
+    def _scope(self, request: RequestMessage) -> MutableMapping[str, Any]:
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -73,7 +73,7 @@ class AsgiBridge:
 class _Exchange:
     """One request and its response, as the messages of ASGI."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RequestMessage) -> None:
         self._request = request
         self._body_ended = False
         self._status = 0

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from petstore.server.bodies import BrokenOff
-from petstore.server.messages import PIPELINE_MAX, MessageReader, Request
+from petstore.server.messages import PIPELINE_MAX, MessageReader, RequestMessage
 
 if TYPE_CHECKING:
     from petstore.server.http_server import HttpServer, Response
@@ -40,7 +40,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._messages = MessageReader(self, server.field_names)
-        self._in_flight: Request | None = None
+        self._in_flight: RequestMessage | None = None
         self._rejecting = False  # the response to a malformed message is being made
         # One for all requests: a task for each would have to be made, registered and forgotten each time.
         self._task: asyncio.Task[None] | None = None

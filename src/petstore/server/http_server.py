@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from petstore.observability.logs import Throttled
 from petstore.observability.metrics import CONNECTIONS, REFUSED_CONNECTIONS
 from petstore.server.connection import Connection
-from petstore.server.messages import FieldNames, Request
+from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
 MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker hold, over TLS and without
@@ -40,7 +40,7 @@ class Response(Protocol):
 class Application(Protocol):
     """Neither method raises."""
 
-    async def answer(self, request: Request) -> Response: ...
+    async def answer(self, request: RequestMessage) -> Response: ...
 
     async def reject(self, status: int, peer: str) -> Response:
         """The answer to a message that never became a request: malformed, too large or too slow."""

@@ -40,7 +40,7 @@ _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
-class Request(msgspec.Struct):
+class RequestMessage(msgspec.Struct):
     """A request as it came over the wire. `fields` has lower-case names; repeated fields are joined by commas.
 
     `body` is complete, unless `stream` is there to read it from.
@@ -105,7 +105,7 @@ class HeadReader:
             fields = self._fields
             fields[name] = f"{fields[name]}, {text}" if name in fields else text
 
-    def read(self, head: bytes, peer: str, started: float) -> tuple[Request, int]:
+    def read(self, head: bytes, peer: str, started: float) -> tuple[RequestMessage, int]:
         """The request, and the length of its body: -1 when the body is chunked. Raises Malformed."""
         if len(head) > HEAD_UNCOUNTED_MAX and (len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX):
             raise Malformed(414 if head.find(b"\r\n") > TARGET_MAX else 431)
@@ -154,7 +154,7 @@ class HeadReader:
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
         path, query = split_target(target)
-        return Request(method, path, query, fields, keep_alive, peer, started, len(head)), length
+        return RequestMessage(method, path, query, fields, keep_alive, peer, started, len(head)), length
 
     def close(self) -> None:
         """The parser and this object refer to each other: without this, only the garbage collector frees them."""
@@ -204,7 +204,7 @@ class MessageReader:
     """The messages of one connection."""
 
     def __init__(self, source: Source, names: FieldNames) -> None:
-        self.waiting: deque[Request] = deque()  # to be answered, in order
+        self.waiting: deque[RequestMessage] = deque()  # to be answered, in order
         self.rejected: int | None = None  # the status for a message that never became a request
         self.rejects_head = False  # the method of that message is HEAD
         self.over = False  # nothing more is read

@@ -9,6 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from petstore.changes import Change
+from petstore.errors import PetstoreError
 from petstore.keys import Environment
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.freshness import Freshness
@@ -65,6 +66,14 @@ class PutRows(NamedTuple):
     rows: Sequence[Row]
 
 
+class Unchanged(PetstoreError):
+    """Raised by a transaction that has nothing to change, with the result of `Database.write`."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        super().__init__()
+
+
 Step = Statement | ForEachRow | PutRows
 Transaction = Generator[Step, list[Row], T]
 
@@ -111,7 +120,8 @@ class Database(Protocol):
     ) -> T:
         """What the transaction returns, after its commit, and after `changes` were announced.
 
-        By default it has the time of a request. With a longer timeout, it has a commit of its own.
+        By default it has the time of a request. With a longer timeout, it has a commit of its own. If the transaction
+        raises Unchanged, it is rolled back and nothing is announced.
         """
 
     def add(

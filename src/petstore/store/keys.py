@@ -10,10 +10,19 @@ from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
 from petstore.pets import Adder
 from petstore.store.adders import enrolled
 from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text, lock_tables, steps
+from petstore.store.database import (
+    Database,
+    PutRows,
+    Statement,
+    Transaction,
+    Unchanged,
+    contains_text,
+    lock_tables,
+    steps,
+)
 from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
-from petstore.store.schema import KEY_COLUMNS, KEYS, key_of, key_of_secret, key_row
+from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
 # By what to sort: the column, the comparison with the last row of the previous page, and the order.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
@@ -49,16 +58,16 @@ class Keys:
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
             await self._db.freshness.check()
-        return None if row[0] is None else key_of_secret(self._db.environment, row, until)
+        return None if row[0] is None else key_from_secret_row(self._db.environment, row, until)
 
     async def get(self, key_id: str) -> ApiKey | None:
         rows = await self._db.read(f"{self._select} WHERE k.id = $1", key_id)
-        return key_of(self._db.environment, rows[0]) if rows else None
+        return key_from_row(self._db.environment, rows[0]) if rows else None
 
     async def page(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
         """Keys in the order of their ids."""
         rows = await self._db.read(f"{self._select} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit)
-        return [key_of(self._db.environment, row) for row in rows]
+        return [key_from_row(self._db.environment, row) for row in rows]
 
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
@@ -94,12 +103,12 @@ class Keys:
             f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY {column} {order}, k.id {order} LIMIT {count}",
             *values,
         )
-        return [key_of(self._db.environment, row) for row in rows]
+        return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
         """The keys of these ids that exist."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
-        return {row[0]: key_of(self._db.environment, row) for row in rows}
+        return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
         """Whether the key was added: with `only_first`, only when there is no key yet."""
@@ -130,9 +139,9 @@ class Keys:
                 (key_id, *changed.values()),
             )
             if not rows:
-                return None
+                raise Unchanged(None)
             yield recorded(self._db.schema, entry)
-            return key_of(self._db.environment, rows[0])
+            return key_from_row(self._db.environment, rows[0])
 
         return await self._db.write(transaction(), KEYS_CHANGED)
 

@@ -25,7 +25,7 @@ from petstore.pets import (
 )
 from petstore.store.adders import number_of
 from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, contains_text
+from petstore.store.database import Database, PutRows, Statement, Transaction, Unchanged, contains_text
 from petstore.store.freshness import ADDED, EDITED
 from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_stored, new_pet_row
 
@@ -182,6 +182,8 @@ class Pets:
         def transaction() -> Transaction[list[Pet]]:
             found = yield from locked_pets(self._db, pet_ids)
             others = [pet for pet in found if pet.status != status]
+            if not others:
+                raise Unchanged(found)
             yield from self._update([pet.id for pet in others], PetChanges(status=status))
             yield recorded(self._db.schema, *(entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
             return [msgspec.structs.replace(pet, status=status) for pet in found]
@@ -194,7 +196,7 @@ class Pets:
         def transaction() -> Transaction[Pet | None]:
             changed = yield from self._update([pet_id], changes)
             if not changed:
-                return None
+                raise Unchanged(None)
             yield recorded(self._db.schema, entry_of(changed[0], entry, entry.detail))
             return changed[0]
 

@@ -11,7 +11,7 @@ import msgspec
 from petstore.audit import AuditEntry
 from petstore.pets import Pet, PetQuery, Removal, Removed, RemovedPet, new_removal_id
 from petstore.store.audit import recorded
-from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction, steps
+from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction, Unchanged, steps
 from petstore.store.freshness import EDITED, NOTHING
 from petstore.store.pets import Pets, entry_of, locked_pets
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
@@ -63,7 +63,7 @@ class Removals:
         def transaction() -> Transaction[Removed]:
             found = yield from locked_pets(self._db, pet_ids)
             if not found:
-                return Removed(None, [])
+                raise Unchanged(Removed(None, []))
             yield PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)])
             yield from self._remove(removal_id, [pet.id for pet in found])
             yield recorded(self._db.schema, _entry_of_removal(removal_id, found, entry))
@@ -107,6 +107,8 @@ class Removals:
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
+            if not found:
+                raise Unchanged([])
             yield from self._restore([pet.id for _, pet in found])
             by_removal: dict[str, list[Pet]] = {}
             for removal_id, pet in found:
@@ -129,7 +131,9 @@ class Removals:
 
         def transaction() -> Transaction[int]:
             found = yield from self._locked("removal_id = $1 ORDER BY id LIMIT $2", removal_id, step)
-            if found and not restored:
+            if not found:
+                raise Unchanged(0)
+            if not restored:
                 count = f"SELECT count(*) FROM {self._removed} WHERE removal_id = $1"
                 ((left,),) = yield Statement(count, (removal_id,))
                 named = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))

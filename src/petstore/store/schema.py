@@ -28,7 +28,7 @@ class Table(NamedTuple):
     columns: Sequence[str]
     key: Sequence[str]
 
-    def key_of(self, row: Row) -> Row:
+    def primary_key_of(self, row: Row) -> Row:
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
@@ -100,16 +100,16 @@ COUNTERS = Table("counters", ("name", "last"), ("name",))
 new_pet_row: Callable[[NewPet | Pet], Row] = attrgetter(*NEW_PET_FIELDS)
 
 
-def key_of(environment: Environment, row: Sequence[Any]) -> ApiKey:
+def key_from_row(environment: Environment, row: Sequence[Any]) -> ApiKey:
     """From the columns of `KEY_COLUMNS`."""
     values = dict(zip(KEY_FIELDS, row, strict=True))
     values["scopes"] = tuple(values["scopes"].split())
     return ApiKey(environment=environment, **values)
 
 
-def key_of_secret(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
+def key_from_secret_row(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
     """The same, from the expiry of the secret too: the key expires at the earlier of the two."""
-    key = key_of(environment, row)
+    key = key_from_row(environment, row)
     if until is None or (key.expires is not None and key.expires <= until):
         return key
     return msgspec.structs.replace(key, expires=until)

@@ -25,7 +25,7 @@ class AddPet:
     alone: ClassVar[bool] = False  # it shares a transaction with others
 
 
-def added(new: NewPet, pet_id: int) -> Added:
+def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 

@@ -19,6 +19,7 @@ from petstore.verify import (
     nodes,
     paging,
     paths,
+    strict_handling,
 )
 from petstore.verify.findings import Findings
 from petstore.verify.session import Session
@@ -81,6 +82,7 @@ CHECKS = (
     Check(creating.forbidden_values, "contract", API_ANIMALS, len(creating.FORBIDDEN_VALUES), needs=("write",)),
     Check(creating.malformed_bodies, "contract", API_ADD, len(creating.MALFORMED), needs=("write",)),
     Check(creating.every_field_named, "contract", API_ADD, 1, needs=("write",)),
+    Check(creating.position_named, "contract", API_ADD, 1, needs=("write",)),
     Check(creating.stored_as_sent, "contract", API_ANIMALS, 1, needs=("write",)),
     Check(creating.location, "contract", API_HEADERS, 1, needs=("write",)),
     Check(creating.media_types, "contract", API, 2, needs=("write",)),
@@ -123,6 +125,8 @@ CHECKS = (
     Check(paths.slashes, "contract", API, 3),
     Check(paths.dot_segments, "contract", API, 3),
     Check(paths.encoded_slash, "contract", API, 2),
+    Check(strict_handling.parameters, "contract", API_LIST, 2),
+    Check(strict_handling.members, "contract", API_ADD, 1, needs=("write",)),
     Check(
         errors_on_demand.each_code, "contract", API_TESTING, len(errors_on_demand.CODES), needs=("errors on demand",)
     ),

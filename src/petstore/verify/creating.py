@@ -81,6 +81,13 @@ def every_field_named(session: Session) -> Findings:
     yield from expect(right, "a message that names name, categoryId and status", response)
 
 
+def position_named(session: Session) -> Findings:
+    """For a body that is not JSON, the message gives the position."""
+    response = session.post(b'{"name": "verify-1",\n "categoryId": }')
+    yield from expect_error(response, 400, "invalid_body")
+    yield from expect("line 2, column 16" in response.message, "a message that says line 2, column 16", response)
+
+
 def stored_as_sent(session: Session) -> Findings:
     """Names and numbers are stored as sent, a client's `id` and unknown members are ignored, `status` has a default."""
     name = f"{new_name()}  \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "

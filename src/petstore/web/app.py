@@ -115,7 +115,7 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        applied, simulated, delayed = "", None, 0.0  # what a client of staging preferred
+        applied, simulated, delayed, strict = "", None, 0.0, False  # what the client preferred
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -125,9 +125,10 @@ class App:
             else:
                 if key is None:
                     raise unauthorized(request, api.environment)
-                if api.environment == "staging" and "prefer" in request.fields:
-                    preferences = self._delays.granted(parse_preferences(request.fields["prefer"]))
-                    applied, simulated = preferences.applied, preferences.error
+                if "prefer" in request.fields:
+                    preferences = parse_preferences(request.fields["prefer"]).on(api.environment)
+                    preferences = self._delays.granted(preferences)
+                    applied, simulated, strict = preferences.applied, preferences.error, preferences.strict
                     delayed = await self._deadlines.pause(self._delays.wait(preferences.delay))
                     decision = simulated_decision(decision, preferences, now + delayed)
                     simulate(preferences, request, route, request_id)
@@ -137,7 +138,7 @@ class App:
                     raise insufficient_scope(route.operation.scope)
                 if now >= route.end:
                     raise Gone(route.gone)
-                reply = await route.handler(api.pets, request, key, version, now)
+                reply = await route.handler(api.pets, request, key, version, now, strict)
         except (Exception, CancelledError) as error:
             reply = self._reply_of(self._deadlines.cause(task, error), request_id)
 

@@ -14,6 +14,8 @@ import msgspec
 from petstore import __version__
 from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation, deprecated_operations, end_of_items
+from petstore.rate_limits import STRIKES_MAX
+from petstore.settings import Settings
 from petstore.web.deprecation import deprecation_values
 from petstore.web.replies import REJECTIONS
 from petstore.web.requests import Request
@@ -26,6 +28,7 @@ OWN_ASSETS = (
 )  # fmt: skip
 SWAGGER_UI = "swagger-ui-bundle.js"
 
+_DEFAULTS = Settings()
 _FOLDER = resources.files("petstore.web").joinpath("static")
 
 Json = dict[str, Any]
@@ -34,7 +37,7 @@ Json = dict[str, Any]
 class Documents:
     """For the two base addresses as clients see them, each a path or a URL that ends in the version segment."""
 
-    def __init__(self, live: str, staging: str) -> None:
+    def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"
         values = {"assets": assets, "version": __version__, "live": html.escape(live), "staging": html.escape(staging)}
         self._landing = StaticFile(HTML, _rendered("landing.html", values), vary="Accept, Accept-Encoding")
@@ -46,7 +49,9 @@ class Documents:
         # A version until the first sunset, and one from each sunset on: an operation leaves the document then.
         self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
-            path: [StaticFile(media_type, _document(live, staging, now, encode)) for now in (0.0, *self._sunsets)]
+            path: [
+                StaticFile(media_type, _document(live, staging, now, settings, encode)) for now in (0.0, *self._sunsets)
+            ]
             for path, media_type, encode in (
                 ("/openapi.json", "application/json", as_json),
                 ("/openapi.yaml", "application/yaml", msgspec.yaml.encode),
@@ -89,15 +94,20 @@ def _rendered(name: str, values: dict[str, str]) -> Callable[[], bytes]:
     return lambda: Template(_read(name).decode()).substitute(values).encode()
 
 
-def _document(live: str, staging: str, now: float, encode: Callable[[Json], bytes]) -> Callable[[], bytes]:
-    return lambda: encode(openapi_document(live, staging, now))
+def _document(
+    live: str, staging: str, now: float, settings: Settings, encode: Callable[[Json], bytes]
+) -> Callable[[], bytes]:
+    return lambda: encode(openapi_document(live, staging, now, settings))
 
 
-def openapi_document(live: str, staging: str, now: float) -> Json:
-    """openapi.yaml at the time `now`, for the two base addresses. A base address may be relative to the document."""
+def openapi_document(live: str, staging: str, now: float, settings: Settings = _DEFAULTS) -> Json:
+    """Returns openapi.yaml at the time `now`, for the two base addresses, with the limits of the settings.
+
+    A base address may be relative to the document.
+    """
     text = resources.files("petstore.web").joinpath("openapi.yaml").read_bytes()
     document = msgspec.yaml.decode(text, type=Json)
-    values = {"version": __version__, "live": live, "staging": staging}
+    values = {"version": __version__, "live": live, "staging": staging} | _limits(settings)
     template = document.pop("x-deprecation")
     announced = []
     for operation in OPERATIONS:
@@ -105,9 +115,9 @@ def openapi_document(live: str, staging: str, now: float) -> Json:
             del document["paths"][operation.path][operation.method.lower()]
         elif operation.deprecation is not None:
             own = {"method": operation.method, "path": operation.path}
-            added = filled(template, values | own | deprecation_values(operation.deprecation, live))
-            _deprecate(document, operation, added)
-            announced.append(added["guide"])
+            notice = filled(template, values | own | deprecation_values(operation.deprecation, live))
+            _deprecate(document, operation, notice)
+            announced.append(notice["guide"])
     info = document["info"]
     if announced:
         info["description"] += "\n" + "\n\n".join((template["heading"], *announced)) + "\n"
@@ -124,6 +134,16 @@ def openapi_document(live: str, staging: str, now: float) -> Json:
     return made
 
 
+def _limits(settings: Settings) -> dict[str, str]:
+    strikes = settings.ban_strikes
+    return {
+        "address_per_minute": f"{settings.address_per_minute:,}",
+        "ban_strikes": f"{strikes:,}" if strikes else f"the key's limit per minute, or {STRIKES_MAX:,} if that is less",
+        "ban_seconds": f"{settings.ban_seconds:,}",
+        "ban_ceiling": f"{settings.ban_ceiling:,}",
+    }
+
+
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -136,18 +156,18 @@ def filled(node: Any, values: Mapping[str, str]) -> Any:
     return [filled(each, values) for each in node] if isinstance(node, list) else node
 
 
-def _deprecate(document: Json, operation: Operation, added: Json) -> None:
-    """Mark an operation of the document as deprecated. `added` is `x-deprecation`, filled in for it."""
+def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
+    """Mark an operation of the document as deprecated. `notice` is `x-deprecation`, filled in for it."""
     described = document["paths"][operation.path][operation.method.lower()]
     described["deprecated"] = True
-    described["description"] = f"{added['description']} {described['description']}"
-    responses = described["responses"] | added["responses"]
+    described["description"] = f"{notice['description']} {described['description']}"
+    responses = described["responses"] | notice["responses"]
     for status in map(int, responses):
         is_rejection = status in REJECTIONS  # before it is a request for any operation
         if is_rejection and status not in STATUS_OF_CODE.values():
             continue
         response = _resolved(responses[str(status)], document)
-        headers = {name: {**header, "required": not is_rejection} for name, header in added["headers"].items()}
+        headers = {name: {**header, "required": not is_rejection} for name, header in notice["headers"].items()}
         responses[str(status)] = {**response, "headers": headers | response["headers"]}
     described["responses"] = responses
 

@@ -19,9 +19,11 @@ from petstore.web.requests import (
     ListQuery,
     Request,
     check_media_type,
+    check_no_parameters,
     etag_matches,
     idempotency_token,
     last_segment,
+    members_fault,
     parse_list_query,
     parse_pet_id,
     read_body,
@@ -32,7 +34,9 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    """A handler gets the request, its key, the catalogue's versions from the gate's step for this request, the time."""
+    """A handler gets the request, its key, the catalogue's versions from the gate's step for this request, the time,
+    and whether unknown parameters and members are refused.
+    """
 
     def __init__(self, pets: Pets, base_url: str, deadlines: Deadlines) -> None:
         self._pets = pets
@@ -41,9 +45,11 @@ class PetOperations:
         self.pages = PageCache()
         self._location_end = end_of_items("/pets")
 
-    async def list_pets(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
+    async def list_pets(
+        self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
+    ) -> Reply:
         """Raises InvalidParameter."""
-        query = parse_list_query(request.query)
+        query = parse_list_query(request.query, True) if strict else parse_list_query(request.query)
         page = self.pages.get(query, version, now)
         if page is None:
             page = await self._read(query, version)
@@ -52,8 +58,12 @@ class PetOperations:
             return Reply(304, page.headers)
         return Reply(200, JSON + page.headers, page.body)
 
-    async def get_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
-        """Raises PetNotFound."""
+    async def get_pet(
+        self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
+    ) -> Reply:
+        """Raises PetNotFound and, in strict handling, InvalidParameter."""
+        if strict:
+            check_no_parameters(request.query)
         pet_id = parse_pet_id(last_segment(request.path))
         # Not from the cache: ids are spread over all animals, so most entries would be used once.
         pet = None if pet_id is None else await self._pets.get(pet_id)
@@ -61,12 +71,16 @@ class PetOperations:
             raise PetNotFound
         return Reply(200, JSON + PRIVATE, encode(pet))
 
-    async def create_pet(self, request: Request, key: ApiKey, version: CatalogueVersion, now: float) -> Reply:
+    async def create_pet(
+        self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
+    ) -> Reply:
         """Raises what `read_body`, `parse_new_pet` and `Pets.add` raise."""
+        if strict:
+            check_no_parameters(request.query)
         check_media_type(request.fields)
         token = idempotency_token(request.fields)
         body = await (read_body(request) if request.stream is None else self._deadlines.pause(read_body(request)))
-        new = parse_new_pet(body)
+        new = parse_new_pet(body, members_fault if strict else None)
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._pets.add(new, now, idempotency_key, self._deadlines.current(), key.id)
         headers = JSON + NO_STORE
@@ -100,7 +114,7 @@ class PetOperations:
         return f'<{self._pets_url}?limit={limit}{kept}&cursor={write_cursor(last)}>; rel="next"'
 
 
-Handler = Callable[[PetOperations, Request, ApiKey, CatalogueVersion, float], Awaitable[Reply]]
+Handler = Callable[[PetOperations, Request, ApiKey, CatalogueVersion, float, bool], Awaitable[Reply]]
 
 HANDLERS: dict[OperationName, Handler] = {
     "listPets": PetOperations.list_pets,

@@ -1,4 +1,4 @@
-"""Errors on demand: what a client of staging may ask for with `Prefer` (RFC 7240), to test how it handles refusals."""
+"""What a client may ask for with `Prefer` (RFC 7240): strict handling, and on staging errors on demand and delays."""
 
 import asyncio
 import re
@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE, Gone
+from petstore.keys import Environment
 from petstore.rate_limits import BANNED, LIMITED, SECOND, Decision
 from petstore.web.admission import insufficient_scope, unauthorized
 from petstore.web.replies import Lines, internal_error, line, unavailable
@@ -21,7 +22,7 @@ REFUSALS = {"rate_limit_exceeded": LIMITED, "key_banned": BANNED}
 RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
 
 # A preference and its value. Parameters follow a semicolon and mean nothing here.
-_ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-z_0-9]+)"|([a-z_0-9]+))[ \t]*(?:;.*)?').fullmatch
+_ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-zA-Z_0-9]+)"|([a-zA-Z_0-9]+))[ \t]*(?:;.*)?').fullmatch
 # What is between two commas outside of quotes; a quote that is never closed reaches to the end.
 _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
@@ -32,11 +33,18 @@ class Preferences(NamedTuple):
     error: str | None = None
     retry_after: int | None = None
     delay: int | None = None
+    strict: bool = False  # refuse unknown parameters and members
+
+    def on(self, environment: Environment) -> "Preferences":
+        """Returns the preferences that have an effect in this environment."""
+        return self if environment == "staging" else Preferences(strict=self.strict)
 
     @property
     def applied(self) -> Lines:
         """Names what was done."""
-        done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay}
+        # A simulated error comes before anything is checked strictly.
+        handling = "strict" if self.strict and self.error is None else None
+        done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay, "handling": handling}
         if self.error not in RETRIED:
             del done["retry-after"]
         named = ", ".join(f"{name}={value}" for name, value in done.items() if value is not None)
@@ -58,7 +66,8 @@ def parse_preferences(field: str) -> Preferences:
     error = found.get("error")
     if error not in CODES:
         error = next((code for code in CODES if str(STATUS_OF_CODE[code]) == found.get("code")), None)
-    return Preferences(error, _seconds(found.get("retry-after"), 60), _seconds(found.get("delay"), 10))
+    strict = found.get("handling", "").lower() == "strict"
+    return Preferences(error, _seconds(found.get("retry-after"), 60), _seconds(found.get("delay"), 10), strict)
 
 
 def _seconds(text: str | None, most: int) -> int | None:

@@ -4,17 +4,19 @@ import asyncio
 import binascii
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote_plus
 
 from petstore.errors import BodyTooLarge, InvalidBody, InvalidParameter, RequestTimeout, UnsupportedMediaType
+from petstore.keys import without_keys
 from petstore.pets import INT64_MAX, STATUSES, PetStatus, is_status
 
 BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+LIST_PARAMETERS = ("limit", "status", "cursor")
 FIELD_PARSED_MAX = 512  # characters: a longer header field is not parsed, and counts as one that was not sent
 ESCAPES_MAX = 128  # %XX in a query: names of parameters in a query with more are not decoded
 
@@ -68,8 +70,8 @@ _KNOWN_OR_ESCAPED = re.compile("(?<![^&])(limit|status|cursor|[^&=%]*%[^&=]*)(?!
 
 
 @lru_cache(maxsize=256)
-def parse_list_query(query: str) -> ListQuery:
-    """Raises InvalidParameter with one message that names every parameter at fault."""
+def parse_list_query(query: str, strict: bool = False) -> ListQuery:
+    """Raises InvalidParameter with one message that names every parameter at fault; with `strict`, unknown ones too."""
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
@@ -79,7 +81,7 @@ def parse_list_query(query: str) -> ListQuery:
     for name, value in _KNOWN_OR_ESCAPED(query) if has_few_escapes else _KNOWN(query):
         if "%" in name:
             name = unquote_plus(name)
-            if name not in ("limit", "status", "cursor"):
+            if name not in LIST_PARAMETERS:
                 continue
         if name in seen:
             faults[name] = "must be given at most once"
@@ -104,9 +106,18 @@ def parse_list_query(query: str) -> ListQuery:
                 faults[name] = "is not one that this service gave out: start again without it"
             else:
                 after = position
-    if faults:
-        raise InvalidParameter("; ".join(f"{name} {fault}" for name, fault in faults.items()) + ".")
+    reasons = [f"{name} {fault}" for name, fault in faults.items()]
+    if strict and (unknown := _unknown_parameters(query, LIST_PARAMETERS)):
+        reasons.append(_parameters_fault(unknown))
+    if reasons:
+        raise InvalidParameter("; ".join(reasons) + ".")
     return ListQuery(limit, status, after)
+
+
+def check_no_parameters(query: str) -> None:
+    """Raises InvalidParameter for a query with any parameter: strict handling of an operation that takes none."""
+    if unknown := _unknown_parameters(query, ()):
+        raise InvalidParameter(_parameters_fault(unknown) + ".")
 
 
 def last_segment(path: str) -> str:
@@ -121,6 +132,46 @@ def parse_pet_id(text: str) -> int | None:
         return None
     value = int(text)
     return value if value <= INT64_MAX else None
+
+
+# Strict handling: unknown parameters and members
+
+NAMED_MAX = 10  # unknown names in a message
+SHOWN_MAX = 30  # characters of an unknown name: not enough for a key in a form that `without_keys` does not find
+
+
+def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
+    """Returns the names that are not in `known`, as sent, each once."""
+    names = dict.fromkeys(part.partition("=")[0] for part in query.split("&") if part)
+    has_few_escapes = query.count("%") <= ESCAPES_MAX
+    return [name for name in names if (unquote_plus(name) if has_few_escapes and "%" in name else name) not in known]
+
+
+def _parameters_fault(names: list[str]) -> str:
+    decoded = [*map(unquote_plus, names[:NAMED_MAX]), *names[NAMED_MAX:]]  # only those that the message shows
+    is_one, shown = _shown(decoded)
+    return (
+        f"{shown} is not a parameter of this operation" if is_one else f"{shown} are not parameters of this operation"
+    )
+
+
+def members_fault(names: Sequence[str]) -> str:
+    """Returns what is wrong with a new animal that has these unknown members."""
+    is_one, shown = _shown(names)
+    return f"{shown} is not a member of a new animal" if is_one else f"{shown} are not members of a new animal"
+
+
+def _shown(names: Sequence[str]) -> tuple[bool, str]:
+    """Whether it is one name, and the names for a message: shortened, printable, and without keys."""
+    shown = []
+    for name in names[:NAMED_MAX]:
+        kept = without_keys(name)
+        kept = kept if len(kept) <= SHOWN_MAX else kept[:SHOWN_MAX] + "…"
+        shown.append('"' + "".join(each if each.isprintable() else "�" for each in kept) + '"')
+    if more := len(names) - len(shown):
+        shown.append(f"{more} more")
+    listed = ", ".join(shown[:-1])
+    return len(shown) == 1, f"{listed} and {shown[-1]}" if listed else shown[0]
 
 
 # Cursors: an opaque position in the list of animals, as text, with its own checksum

@@ -44,7 +44,7 @@ class Site:
         # The name that the service listens on is this machine's, unless clients use it too.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
-        self._documents = Documents(settings.base_url("live"), settings.base_url("staging"))
+        self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
 
     def is_exempt(self, request: Request) -> bool:
         """Whether a request is not counted: monitoring must work while an address is over its limit."""

@@ -16,7 +16,7 @@ from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers
 from petstore.store.postgres.pool import Connection, PostgresPool
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
-from petstore.store.writing import AddPet, Records, added, deliver, first_uses, log_bug, new_records, replay
+from petstore.store.writing import AddPet, Records, deliver, first_uses, log_bug, new_records, newly_added, replay
 
 BATCH_MAX = 500  # animals in one statement
 
@@ -72,7 +72,7 @@ WITH locked AS MATERIALIZED (
     WHERE token IS NOT NULL ORDER BY key_id, token
     ON CONFLICT (key_id, token) DO UPDATE SET {replaced} WHERE known.created <= {oldest}
     RETURNING pet_id
-), added AS (
+), inserted AS (
     INSERT INTO {schema}.pets (id, {NEW_PET_COLUMNS}, added_by, added_at)
     SELECT pet_id, {NEW_PET_COLUMNS}, (SELECT a.id FROM {schema}.adders AS a WHERE a.kind = 'key' AND a.name = key_id),
         trunc({now}::float8)
@@ -81,7 +81,7 @@ WITH locked AS MATERIALIZED (
     ORDER BY place
     RETURNING id
 )
-SELECT input.pet_id, added.id IS NOT NULL FROM input LEFT JOIN added ON added.id = input.pet_id ORDER BY place
+SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON inserted.id = input.pet_id ORDER BY place
 """
 
 
@@ -242,7 +242,7 @@ class BatchedCreates:
         repeated = []
         for add, (pet_id, is_new) in zip(first, rows, strict=True):
             if is_new:
-                add.result = added(add.new, pet_id)
+                add.result = newly_added(add.new, pet_id)
             elif add.idempotency_key is not None:
                 repeated.append(add.idempotency_key)
         earlier = await self._earlier(connection, repeated) if repeated else {}

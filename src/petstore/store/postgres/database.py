@@ -9,7 +9,7 @@ from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.database import OPERATOR_TIMEOUT, Bounds, ForEachRow, Statement, Step, T, Transaction
+from petstore.store.database import OPERATOR_TIMEOUT, Bounds, ForEachRow, Statement, Step, T, Transaction, Unchanged
 from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.postgres.batched_creates import SEQUENCES, BatchedCreates, lock_pet_ids, watched
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
@@ -65,7 +65,11 @@ class PostgresDatabase:
             async with long_transaction(connection) if is_long else connection.transaction():
                 return await run(connection, self._numbered(transaction, changes))
 
-        result, reached = await watched(self._write_health, self._pool.run(work, timeout_seconds))
+        result: T
+        try:
+            result, reached = await watched(self._write_health, self._pool.run(work, timeout_seconds))
+        except Unchanged as unchanged:
+            result, changes, reached = unchanged.result, (), Numbers()
         await self.freshness.announce(changes, reached)
         return result
 

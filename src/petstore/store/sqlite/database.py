@@ -17,7 +17,7 @@ from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.database import Bounds, PutRows, Statement, Step, T, Transaction
+from petstore.store.database import Bounds, PutRows, Statement, Step, T, Transaction, Unchanged
 from petstore.store.freshness import Announce, Freshness, Numbers, numbers_sql
 from petstore.store.schema import Row, Table
 from petstore.store.sqlite.connection import connect, translate, translating
@@ -89,7 +89,11 @@ class SqliteDatabase:
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
-        return await self._writer.call(lambda connection: run(connection, transaction), changes, timeout_seconds)
+        try:
+            return await self._writer.call(lambda connection: run(connection, transaction), changes, timeout_seconds)
+        except Unchanged as unchanged:
+            result: T = unchanged.result
+            return result
 
     def add(
         self,

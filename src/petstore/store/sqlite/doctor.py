@@ -28,7 +28,7 @@ class FileReport(NamedTuple):
     newest: float | None = None  # the latest time that any row has, in Unix seconds
 
 
-def check_file(path: Path) -> FileReport:
+def check_database_file(path: Path) -> FileReport:
     """Whether or not a service runs on the file."""
     try:
         with closing(connect_to_examine(path)) as connection:

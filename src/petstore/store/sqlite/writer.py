@@ -33,7 +33,7 @@ from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, n
 from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
 from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
-from petstore.store.writing import AddPet, added, deliver, first_uses, new_records, replay
+from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
 CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
@@ -198,7 +198,7 @@ class Writer:
         if first_id is not None:
             for pet_id, write in enumerate(writes, first_id):
                 assert isinstance(write, AddPet)
-                write.result = added(write.new, pet_id)
+                write.result = newly_added(write.new, pet_id)
         task = self._loop.create_task(self._answer(result))
         self._answering.add(task)
         task.add_done_callback(self._answered)
@@ -291,7 +291,7 @@ class Writer:
         new = first_uses(adds, records)
         if new:
             for last_id, add in enumerate(new, _insert(connection, new)):
-                add.result = added(add.new, last_id)
+                add.result = newly_added(add.new, last_id)
             self._idempotency.remember(connection, new)
             changes.update(ADDED)
         if len(new) < len(adds):

@@ -77,7 +77,7 @@ export function PetstoreParts({ React, Im }) {
       );
     };
 
-  // A field for the value of a parameter, which is called what the parameter is called.
+  // A field for the value of a parameter, which is called what the parameter is called. It suggests the examples.
   const JsonSchemaForm = () =>
     function JsonSchemaForm({ value, onChange, schema, description, errors }) {
       const field = {
@@ -86,8 +86,16 @@ export function PetstoreParts({ React, Im }) {
         value: value ?? "",
         onChange: (event) => onChange(event.target.value),
       };
+      const list = React.useId();
       const choices = schema.get("enum");
-      if (!choices) return h("input", { type: "text", spellCheck: false, ...field });
+      const examples = schema.get("examples");
+      if (!choices)
+        return h(
+          React.Fragment,
+          null,
+          h("input", { type: "text", spellCheck: false, list: examples && list, ...field }),
+          examples && h("datalist", { id: list }, examples.map((value) => h("option", { key: value, value }))),
+        );
       return h("select", field, ["", ...choices].map((choice) => h("option", { key: choice, value: choice }, choice || "any")));
     };
 
@@ -117,49 +125,6 @@ export function PetstoreParts({ React, Im }) {
           ),
         ),
       ),
-    );
-  }
-
-  // Errors on demand, beside "Execute": the choice fills in the parameter `Prefer`, which has no field of its own. It is
-  // there for staging alone. When it goes, so does what it filled in.
-  const PREFER = "Prefer";
-
-  const ParameterRow = (Original) => (props) => (props.rawParam.get("name") === PREFER ? null : h(Original, props));
-
-  const Execute = (Original, { getComponent }) =>
-    function Execute(props) {
-      const AnswerWith = getComponent("AnswerWith", true);
-      return h(React.Fragment, null, h(AnswerWith, { path: props.path, method: props.method }), h(Original, props));
-    };
-
-  function AnswerWith({ path, method, specSelectors, oas3Selectors, specActions }) {
-    const staging = specSelectors.servers().last().get("url");
-    if (oas3Selectors.selectedServer() !== staging) return null;
-    const source = specSelectors.info().get("description");
-    return h(Preference, { codes: codesOf(source), prefer: (value) => specActions.changeParam([path, method], PREFER, "header", value) });
-  }
-
-  // The rows of the table of errors that have one status: `malformed_request` has several, and cannot be asked for.
-  const codesOf = (source) => [...source.matchAll(/^\| `(\w+)` \| (\d{3}) \|/gm)].map(([, code, status]) => ({ code, status }));
-
-  function Preference({ codes, prefer }) {
-    const [error, setError] = React.useState("");
-    const [delay, setDelay] = React.useState("");
-    React.useEffect(() => {
-      prefer([error, delay].filter(Boolean).join(", ") || undefined); // an empty text would be sent
-      return () => prefer(undefined);
-    }, [error, delay]);
-    const choice = (label, value, choose, options) =>
-      h("label", null, label, h("select", { value, onChange: (event) => choose(event.target.value) }, options));
-    const option = (value, text) => h("option", { key: value, value }, text);
-    return h(
-      "div",
-      { className: "answer-with" },
-      choice("Answer with", error, setError, [
-        option("", "a normal answer"),
-        ...codes.map(({ code, status }) => option(`error=${code}`, `${status} ${code}`)),
-      ]),
-      choice("Delay", delay, setDelay, [option("", "none"), ...[1, 2, 5, 10].map((seconds) => option(`delay=${seconds}`, `${seconds} s`))]),
     );
   }
 
@@ -276,14 +241,12 @@ export function PetstoreParts({ React, Im }) {
   const bodyExample = (operation) => JSON.stringify(operation.requestBody.content["application/json"].example, null, 2);
 
   return {
-    components: { PetstoreLayout: Layout, Samples, AnswerWith },
+    components: { PetstoreLayout: Layout, Samples },
     wrapComponents: {
       OperationSummary,
       JsonSchemaForm,
       TextArea,
       modelExample: ModelExample,
-      parameterRow: ParameterRow,
-      execute: Execute,
       responses: Responses,
       TryItOutButton: nothing, // the form can always be filled in
     },
