@@ -28,7 +28,8 @@ def test_a_duration_has_at_most_two_units(seconds: float, words: str) -> None:
 def test_a_number_of_animals_says_how_old_it_is(age: float, said: str) -> None:
     page = Renderer().html(
         "pets/list.html", environment="live", base="/live", now=0.0, troubles=[], actor="ada", can_change=False,
-        section="animals", messages=[], q="", status="", found=Found([], 0, more=False), hits=0, first=True,
+        section="animals", messages=[], q="", status="", added_by="", since="", until="", invalid=[],
+        wanted={"since": "", "until": ""}, found=Found([], 0, more=False), hits=0, first=True,
         form=Form(), error="", counts=Result({"available": 1_200, "sold": 34}, age),
     )  # fmt: skip
     text = bytes(page.body).decode()

@@ -227,7 +227,7 @@ def test_a_forged_manifest_sends_no_commands_to_the_terminal(old: Commands, file
 def test_a_backup_whose_ids_are_used_up_is_refused(old: Commands, file: Path) -> None:
     """Its last id would be taken over by every later restore."""
     forged = old.data.with_name("forged.zip")
-    rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1}")
+    rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1} WHERE name = 'pets'")
     before = state(old.data)
     assert "the ids of pets are used up" in old.fails_in_one_line("restore", str(forged), "--force")
     assert state(old.data) == before
