@@ -47,7 +47,7 @@ class Commands:
     def text(self, *words: str) -> str:
         """The output of a command, which must succeed and print nothing else, except where it creates a store."""
         done = self.run(*words)
-        said = done.stderr.replace(f"Creating a store in {self.data.absolute()}\n", "")
+        said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
         assert (done.returncode, said) == (0, ""), done.stderr
         return done.stdout
 

@@ -83,7 +83,7 @@ def test_a_store_is_created_where_data_names_an_empty_directory(
     if existing:
         (data / "lost+found").mkdir(parents=True)
     said = Commands(Server(data)).run(*filled(words, tmp_path))
-    assert (said.returncode, said.stderr.splitlines()[0]) == (0, f"Creating a store in {data}"), said.stderr
+    assert (said.returncode, said.stderr.splitlines()[0]) == (0, f"Created a store in {data}"), said.stderr
     assert (data / "live.db").exists()
 
 

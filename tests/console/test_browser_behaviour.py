@@ -201,6 +201,8 @@ def test_a_key_is_created_by_keyboard(page: Page, console: Console) -> None:
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.type("By keyboard")
     page.keyboard.press("Tab")
+    expect(page.get_by_label("Contact")).to_be_focused()
+    page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
     expect(page.get_by_label("pro")).to_be_checked()
     page.keyboard.press("Enter")

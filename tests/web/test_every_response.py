@@ -18,7 +18,7 @@ LIMIT_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-rese
 VALID = b'{"name":"Rex","categoryId":1}'
 # What a message never contains.
 TELLING = re.compile(
-    r"Traceback|File \"|line \d|[A-Za-z](Error|Exception)\b|0x[0-9a-f]{6}"
+    r"Traceback|File \"|line \d+, in |[A-Za-z](Error|Exception)\b|0x[0-9a-f]{6}"
     r"|\b(SELECT|INSERT|UPDATE|DELETE FROM|WHERE|COMMIT|BEGIN|PRAGMA)\b"
     r"|\.(py|db|mdb|so|rs|log)\b|/(usr|home|tmp|var|root|etc|work|opt)\b|site-packages|\\\\"
     r"|(?i:sqlite|apsw|lmdb|granian|uvicorn|\bhyper\b|msgspec|asyncio|python|postgres|asyncpg|redis|h11|httptools)"

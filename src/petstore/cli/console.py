@@ -11,7 +11,7 @@ import click
 
 from petstore import service
 from petstore.cli.banner import shown_data
-from petstore.cli.data import announce_creation
+from petstore.cli.data import creates_store, say_created
 from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from, suggestion
 from petstore.errors import OperatorError
 from petstore.observability import logs
@@ -50,8 +50,7 @@ def console(**options: Any) -> None:
     logs.configure()
     _check(settings)
     service.check_console_packages()
-    announce_creation(settings)
-    service.serve_console(settings, partial(_print_banner, settings))
+    service.serve_console(settings, partial(_print_banner, settings, creates_store(settings)))
 
 
 def _check(settings: Settings) -> None:
@@ -75,7 +74,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _print_banner(settings: Settings, address: str) -> None:
+def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
+    if is_new:
+        say_created(settings)
     click.echo(f"The console shows {shown_data(settings)}. Sign in within the hour, once, at\n\n  {address}\n")
     click.echo(f"Next: `{suggestion('operators add NAME')}` gives an operator a token and a name in the audit log.")
     sys.stdout.flush()

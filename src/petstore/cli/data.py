@@ -79,26 +79,31 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 @contextlib.asynccontextmanager
 async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
     """The backends. Raises OperatorError where there is no data, unless the command may create it there."""
-    if access == "create":
-        announce_creation(settings)
-    else:
+    creates = access == "create" and creates_store(settings)
+    if access != "create":
         await check_data(settings)
     async with Backends(settings, migrate=access != "read", bounds=OPERATOR_BOUNDS) as backends:
+        if creates:
+            say_created(settings)
         await check_copied(backends.stores)
         yield backends
 
 
-def announce_creation(settings: Settings) -> None:
-    """Say where a command is about to create a store, if it is. Raises NoData unless --data names that directory.
+def creates_store(settings: Settings) -> bool:
+    """Whether a command is about to create a store in the data directory. Raises NoData unless --data names it.
 
     A store that is created by accident, in the wrong directory, has keys that the running service does not know.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
-        return
+        return False
     data_dir.check_ours(settings.data)
     if not is_given("data"):
         raise no_data(settings)
-    click.echo(f"Creating a store in {settings.data.absolute()}", err=True)
+    return True
+
+
+def say_created(settings: Settings) -> None:
+    click.echo(f"Created a store in {settings.data.absolute()}", err=True)
 
 
 async def check_data(settings: Settings) -> None:

@@ -57,7 +57,7 @@ IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file
 .csv has a header line:        {",".join(IMPORTED)}
 .json has one array of objects.
 Semicolons or tabs may stand for the commas of .csv.
-Ids in the file are ignored: the catalogue assigns new ones. So are added_by and added_at of an export.
+id, added_by and added_at of an export are ignored: the catalogue assigns new ids.
 
 The whole file is checked first: if one row is bad, nothing is added. Its animals are then visible as they are added,
 and creates continue. After an interruption, run the same command again to resume the import. If a file with the same

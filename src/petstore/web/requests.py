@@ -136,8 +136,8 @@ def parse_pet_id(text: str) -> int | None:
 
 # Strict handling: unknown parameters and members
 
-NAMED_MAX = 10  # unknown names in a message
-SHOWN_MAX = 30  # characters of an unknown name: not enough for a key in a form that `without_keys` does not find
+NAMES_SHOWN = 10  # unknown names in a message
+LENGTH_SHOWN = 30  # characters of an unknown name: not enough for a key in a form that `without_keys` does not find
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
@@ -148,7 +148,7 @@ def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
 
 
 def _parameters_fault(names: list[str]) -> str:
-    decoded = [*map(unquote_plus, names[:NAMED_MAX]), *names[NAMED_MAX:]]  # only those that the message shows
+    decoded = [*map(unquote_plus, names[:NAMES_SHOWN]), *names[NAMES_SHOWN:]]  # only those that the message shows
     is_one, shown = _shown(decoded)
     return (
         f"{shown} is not a parameter of this operation" if is_one else f"{shown} are not parameters of this operation"
@@ -164,9 +164,9 @@ def members_fault(names: Sequence[str]) -> str:
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
     """Whether it is one name, and the names for a message: shortened, printable, and without keys."""
     shown = []
-    for name in names[:NAMED_MAX]:
+    for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)
-        kept = kept if len(kept) <= SHOWN_MAX else kept[:SHOWN_MAX] + "…"
+        kept = kept if len(kept) <= LENGTH_SHOWN else kept[:LENGTH_SHOWN] + "…"
         shown.append('"' + "".join(each if each.isprintable() else "�" for each in kept) + '"')
     if more := len(names) - len(shown):
         shown.append(f"{more} more")
