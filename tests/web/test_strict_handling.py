@@ -15,7 +15,7 @@ from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.web.preferences import PREFER_MAX, Preferences, parse_preferences
 from petstore.web.replies import Reply, pairs
-from petstore.web.requests import SHOWN_MAX
+from petstore.web.requests import LENGTH_SHOWN
 
 STRICT = "handling=strict"
 REX = {"name": "Rex", "categoryId": 1}
@@ -137,7 +137,7 @@ def test_the_message_shortens_names_and_repeats_no_key(tmp_path: Path) -> None:
         body = json.dumps({f"a{secret}": 1, secret: 2, "x" * 9_000: 3, "\ud800\x00\x1b": 4} | REX).encode()
         message = message_of(await ask(method="POST", body=body, prefer=STRICT), "invalid_body")
         assert message == (
-            f'"apets_live_…", "pets_live_…", "{"x" * SHOWN_MAX}…" and "���" are not members of a new animal.'
+            f'"apets_live_…", "pets_live_…", "{"x" * LENGTH_SHOWN}…" and "���" are not members of a new animal.'
         )
         assert message_of(await ask("=1", prefer=STRICT), "invalid_parameter").startswith('"" is not')
 
