@@ -105,6 +105,7 @@ def test_animals_are_found_changed_removed_and_restored(page: Page, server: Serv
     expect(page.locator("#rows tr[id]")).to_have_count(0)
     press(page, page.get_by_role("button", name="Restore"))
     expect(page.get_by_role("status")).to_contain_text("was restored")
+    page.goto(f"{console.origin}/staging/animals/3")
     fill(page, "Name", "Pet three")
     press(page, page.get_by_role("button", name="Save"))
     expect(page.get_by_role("heading", level=1)).to_have_text("Pet three")

@@ -136,7 +136,8 @@ class Removals:
             if not restored:
                 count = f"SELECT count(*) FROM {self._removed} WHERE removal_id = $1"
                 ((left,),) = yield Statement(count, (removal_id,))
-                named = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))
+                several = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))
+                named = several if left > 1 else _entry_of_removal(removal_id, [found[0][1]], entry)
                 yield recorded(self._db.schema, named)
             yield from self._restore([pet.id for _, pet in found])
             return len(found)
