@@ -46,10 +46,10 @@ class Installation:
         return run(self.folder, str(self.bin / program), *words, code=code, variables=variables)
 
     @contextlib.contextmanager
-    def running(self, command: str, port: int) -> Iterator[str]:
+    def running(self, command: str, port: int, *options: str) -> Iterator[str]:
         """`petstore serve` or `petstore console`, once it listens: what it has printed by then."""
         log = self.bin.parent / f"{command}.log"
-        words = [str(self.bin / "petstore"), command, "--port", str(port)]
+        words = [str(self.bin / "petstore"), command, "--port", str(port), *options]
         with log.open("wb") as output:
             process = subprocess.Popen(words, cwd=self.folder, env=VARIABLES, stdout=output, stderr=output)
         try:
@@ -109,7 +109,7 @@ def first_steps(here: Installation, wheel: Path) -> None:
     """What someone does who has Python and the wheel. Raises Broken."""
     here.install(str(wheel))
     port = free_port()
-    with here.running("serve", port) as said:
+    with here.running("serve", port, "--show-first-key") as said:
         answer = run(here.folder, "sh", "-c", f"{found(CURL, said)[1]} --silent --show-error")
         hold(answer.startswith("HTTP/1.1 200 ") and answer.endswith("\n[]"), f"the printed curl line works: {answer}")
         load_page(f"http://127.0.0.1:{port}/docs")

@@ -20,8 +20,9 @@ def test_the_core_has_full_line_and_branch_coverage(tmp_path: Path) -> None:
     coverage = [sys.executable, "-m", "coverage"]
     data = f"--data-file={tmp_path / 'coverage'}"
     tests = [str(path) for path in sorted(TESTS.glob("test_core_*.py"))]
+    pytest_words = ["-m", "pytest", "-q", "-p", "pytest_timeout", *tests]
     run = subprocess.run(
-        [*coverage, "run", data, "--branch", f"--source={SOURCE}", "-m", "pytest", "-q", "-p", "pytest_timeout", *tests],
+        [*coverage, "run", data, "--branch", f"--source={SOURCE}", *pytest_words],
         cwd=TESTS.parents[1], capture_output=True, text=True,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # tracing plugins would take most of the time
     )  # fmt: skip
