@@ -1,21 +1,28 @@
 """Idempotency records in SQLite, which the writer reads and writes in the same transaction as the animals."""
 
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import apsw
-import msgspec
 
 from petstore.pets import Added, Pet
 from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_FIELDS, new_pet_row
+from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, Records
 
-# The animal as it was when it was added, whatever became of it.
-_FIND = (
-    f"SELECT i.key_id, i.token, i.body_digest, i.pet_id, {', '.join(f'i.{field}' for field in NEW_PET_FIELDS)}"
-    " FROM json_each(?) AS t JOIN idempotency AS i ON i.key_id = t.value ->> 0 AND i.token = t.value ->> 1"
-    " WHERE i.created > ?"
-)
+
+@lru_cache(maxsize=ROWS_MAX)
+def _find_sql(names: int) -> str:
+    # The animal as it was when it was added, whatever became of it.
+    return (
+        f"SELECT i.key_id, i.token, i.body_digest, i.pet_id, {', '.join(f'i.{field}' for field in NEW_PET_FIELDS)}"
+        f" FROM ({rows_sql(('key_id', 'token'), names)}) AS n"
+        " CROSS JOIN idempotency AS i ON i.key_id = n.key_id AND i.token = n.token WHERE i.created > ?"
+    )
+
+
 _REMEMBER = (
     f"REPLACE INTO idempotency ({', '.join(IDEMPOTENCY.columns)})"
     f" VALUES ({', '.join('?' for _ in IDEMPOTENCY.columns)})"
@@ -34,9 +41,10 @@ class IdempotencyRecords:
             return {}
         now = max(add.now for add in adds)
         self._prune(connection, now)
-        rows: list[Any] = connection.execute(
-            _FIND, (msgspec.json.encode(list(names)).decode(), now - IDEMPOTENCY_LIFETIME)
-        ).fetchall()
+        rows: list[Any] = []
+        for some in portions(list(names)):
+            values = [*chain.from_iterable(some), now - IDEMPOTENCY_LIFETIME]
+            rows += connection.execute(_find_sql(len(some)), values).fetchall()
         return {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
 
     def remember(self, connection: apsw.Connection, adds: list[AddPet]) -> None:

@@ -2,8 +2,7 @@
 
 The event loop queues writes. The thread waits for its turn among the processes that write this file, and only then
 takes all that is queued: the longer it waited, the more share its commit. SQLite releases the interpreter's lock at
-every step, and getting it back from a busy event loop costs far more than an insert. So a batch of animals is one
-statement, whatever its size: the rows travel as one JSON array.
+every step, and getting it back from a busy event loop costs more than an insert. So one statement inserts many rows.
 
 The thread skips writes that are too close to their deadline. What it has begun it finishes, even if a lock or a disk
 hangs and the deadlines pass meanwhile. The event loop then refuses the writes: their callers do not wait.
@@ -16,11 +15,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
-import msgspec
 
 from petstore.changes import Change
 from petstore.errors import Unavailable
@@ -33,13 +32,13 @@ from petstore.store.freshness import ADDED, Freshness, Numbers, numbering_sql, n
 from petstore.store.schema import NEW_PET_COLUMNS, NEW_PET_FIELDS, new_pet_row
 from petstore.store.sqlite.connection import FILE_PRAGMAS, WriteLock, set_busy_timeout, translate
 from petstore.store.sqlite.idempotency import IdempotencyRecords
+from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
 WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
 CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
 
 T = TypeVar("T")
-_encode = msgspec.json.encode
 _NUMBERS = numbers_sql("main")
 
 
@@ -265,7 +264,7 @@ class Writer:
         if not writes:
             return BatchResult([])
         plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
-        if len(plain) == len(writes):
+        if len(plain) == len(writes) <= ROWS_MAX:
             with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
                 # One statement, which is a transaction of its own.
                 first = _insert(connection, plain)
@@ -350,21 +349,20 @@ def _failed(writes: list[Write], fault: Exception) -> BatchResult:
     return BatchResult(writes, fault=fault)
 
 
-def _values(adds: Sequence[AddPet]) -> tuple[str, int]:
-    """Of the statement below: the rows, and the time."""
-    rows = _encode([(*new_pet_row(add.new), add.key_id) for add in adds]).decode()
-    return rows, int(max(add.now for add in adds))
-
-
-_INSERT = (
-    f"INSERT INTO pets ({NEW_PET_COLUMNS}, added_by, added_at)"
-    f" SELECT {', '.join(f'value ->> {n}' for n in range(len(NEW_PET_FIELDS)))},"
-    f" (SELECT id FROM adders WHERE kind = 'key' AND name = value ->> {len(NEW_PET_FIELDS)}), ?2"
-    " FROM json_each(?1) ORDER BY key"
-)
+@lru_cache(maxsize=ROWS_MAX)
+def _insert_sql(rows: int) -> str:
+    return (
+        f"INSERT INTO pets ({NEW_PET_COLUMNS}, added_by, added_at)"
+        f" SELECT {NEW_PET_COLUMNS}, (SELECT id FROM adders WHERE kind = 'key' AND adders.name = key_id), added_at"
+        f" FROM ({rows_sql((*NEW_PET_FIELDS, 'key_id', 'added_at'), rows)})"
+    )
 
 
 def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
-    """The first id. The others follow it, because no other process can insert within the transaction."""
-    connection.execute(_INSERT, _values(adds))
+    """Returns the first id. The others follow it, because no other process can insert within the transaction."""
+    for some in portions(adds):
+        values: list[Any] = []
+        for add in some:
+            values += (*new_pet_row(add.new), add.key_id, int(add.now))
+        connection.execute(_insert_sql(len(some)), values)
     return connection.last_insert_rowid() - len(adds) + 1

@@ -1,0 +1,21 @@
+"""Statements that take many rows as parameters."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+ROWS_MAX = 40  # in one statement, so that the connection keeps the prepared statements of all sizes
+
+T = TypeVar("T")
+
+
+def portions(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yields the rows in order, in portions of at most ROWS_MAX."""
+    for start in range(0, len(rows), ROWS_MAX):
+        yield rows[start : start + ROWS_MAX]
+
+
+def rows_sql(columns: Sequence[str], rows: int) -> str:
+    """Returns a query whose result is its parameters, as rows with these columns."""
+    names = ", ".join(f"column{number} AS {column}" for number, column in enumerate(columns, 1))
+    row = f"({', '.join('?' for _ in columns)})"
+    return f"SELECT {names} FROM (VALUES {', '.join([row] * rows)})"
