@@ -210,6 +210,10 @@ def test_archives_and_images_are_named_with_this_version(name: str) -> None:
     assert set(re.findall(r"petstore[-:](\d+\.\d+\.\d+)", (ROOT / name).read_text())) == {__version__}
 
 
+def test_the_readme_names_this_version() -> None:
+    assert f"**Version {__version__}**" in (ROOT / "README.md").read_text()
+
+
 def test_this_version_gets_security_fixes() -> None:
     assert f"| the newest {__version__.partition('.')[0]}.x | yes |" in (ROOT / "SECURITY.md").read_text()
 
