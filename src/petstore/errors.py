@@ -65,14 +65,14 @@ class Unauthorized(RequestError):
 
 class RateLimitExceeded(RequestError):
     code = "rate_limit_exceeded"
-    usual = "Too many requests: wait as long as Retry-After says."
+    usual = "Too many requests. Wait for the number of seconds in Retry-After."
 
 
 class KeyBanned(RequestError):
     code = "key_banned"
     usual = (
-        "This key is banned for a while, because it kept sending requests after it was refused."
-        " Wait as long as Retry-After says."
+        "This key is temporarily banned because it kept sending requests after it was refused."
+        " Wait for the number of seconds in Retry-After."
     )
 
 
@@ -103,7 +103,7 @@ class NotFound(RequestError):
 
 class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
-    usual = "This address answers GET, HEAD, OPTIONS."
+    usual = "This address supports only GET, HEAD, OPTIONS."
 
 
 class RequestTimeout(RequestError):
@@ -128,7 +128,7 @@ class UnsupportedMediaType(RequestError):
 
 class IdempotencyMismatch(RequestError):
     code = "idempotency_mismatch"
-    usual = "This Idempotency-Key was used before with another body."
+    usual = "This Idempotency-Key was already used with a different body."
 
 
 class InternalError(RequestError):
@@ -138,7 +138,7 @@ class InternalError(RequestError):
 
 class ServiceUnavailable(RequestError):
     code = "unavailable"
-    usual = "The service cannot answer right now."
+    usual = "The service is temporarily unavailable."
 
 
 REQUEST_ERRORS = {each.code: each for each in RequestError.__subclasses__()}
