@@ -256,7 +256,7 @@ MESSAGES = {
     "pet_not_found": "There is no animal with this identifier.",
     "rate_limit_exceeded": "The rate limit is exceeded.",
     "idempotency_mismatch": "This Idempotency-Key was used with another body.",
-    "invalid_parameter": "cursor is not one that this service gave out.",
+    "invalid_parameter": "cursor is not valid.",
 }
 
 

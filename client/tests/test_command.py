@@ -188,7 +188,7 @@ def test_json_is_utf_8_on_every_terminal(server: Server, key: Key) -> None:
     assert json.loads(added.stdout)["name"] == "Rex 🐶"
 
 
-@pytest.mark.parametrize(("output", "why"), [(">/dev/full", "No space left"), (">&-", "no standard output")])
+@pytest.mark.parametrize(("output", "why"), [(">/dev/full", "No space left"), (">&-", "standard output is closed")])
 def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(shop: Server, output: str, why: str) -> None:
     variables = {**os.environ, "PETSTORE_API_KEY": shop.key().secret, "PETSTORE_BASE_URL": shop.url("")}
     done = subprocess.run(

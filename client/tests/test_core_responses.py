@@ -280,7 +280,7 @@ def test_an_attempt_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (
             "INFO",
-            "GET /pets/1: 429 rate_limit_exceeded in 0.012 s, attempt 1 of 3, again in 41.00 s, request r-1",
+            "GET /pets/1: 429 rate_limit_exceeded in 0.012 s, attempt 1 of 3, retrying in 41.00 s, request r-1",
         ),
         ("INFO", "GET /pets/1: no response timed_out in 5.000 s, attempt 2 of 3"),
         ("DEBUG", "GET /pets/1: 200 in 0.001 s, attempt 2 of 3, request r-2"),

@@ -104,8 +104,8 @@ def test_a_bad_parameter_is_400_and_named(
         ),
         (
             "status=lost&cursor=x&limit=5&limit=6&limit=7",
-            "status must be one of available, pending, sold; cursor is not one that this service gave out: start again"
-            " without it; limit must be given at most once.",
+            "status must be one of available, pending, sold; cursor is not valid: start again without it; limit must be"
+            " given at most once.",
         ),
         ("limit=0&limit=0&status=sold", "limit must be given at most once."),
     ],

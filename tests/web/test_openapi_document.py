@@ -170,7 +170,7 @@ def test_a_member_of_an_animal_is_where_people_look_for_it(field: msgspec.struct
 def test_the_default_of_a_new_animal_is_in_words() -> None:
     """As a keyword it would make the member required in generated clients."""
     (default,) = (field.default for field in msgspec.structs.fields(NewPet) if field.name == "status")
-    assert SCHEMAS["NewPet"]["properties"]["status"]["description"].endswith(f"Without it: {default}.")
+    assert SCHEMAS["NewPet"]["properties"]["status"]["description"].endswith(f"Defaults to {default}.")
     assert SCHEMAS["PetStatus"]["enum"] == list(STATUSES)
 
 
@@ -181,11 +181,11 @@ def test_the_limits_in_the_document_are_those_of_the_service() -> None:
     (limit,) = (each["schema"] for each in DOCUMENTED["listPets"]["parameters"] if each["name"] == "limit")
     assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, MAX_LIMIT, DEFAULT_LIMIT)
     assert SCHEMAS["Pets"]["maxItems"] == MAX_LIMIT
-    assert f"A list has at most {MAX_LIMIT} animals." in GUIDE
+    assert f"A page has at most {MAX_LIMIT} animals." in GUIDE
     assert set(re.findall(r"limit=(\d{3,})`", TEXT)) == {str(MAX_LIMIT)}
-    assert re.findall(r"more than (\d+) KiB", TEXT) == [str(BODY_MAX // 1024)] * TEXT.count("KiB")
+    assert re.findall(r"larger than (\d+) KiB", TEXT) == [str(BODY_MAX // 1024)] * TEXT.count("KiB")
     assert f"within {BODY_TIMEOUT:.0f} seconds" in TEXT
-    hours = re.findall(r"[Ff]or (\d+) hours the same key and body", TEXT)
+    hours = re.findall(r"For (\d+) hours, the same key and body", TEXT)
     assert [int(each) * 3600 for each in hours] == [IDEMPOTENCY_LIFETIME] * 2
 
 
@@ -206,8 +206,8 @@ def test_the_served_document_has_the_settings_of_the_service(
     async def work(running: Running) -> None:
         served = json.loads((await running.app.answer(request("/openapi.json"))).body)
         stated = re.search(
-            r"If their number exceeds (.+), the key is banned for (.+) seconds\. .* at most (.+) seconds\. .*"
-            r"which may send (.+) of them a minute",
+            r"If their number exceeds (.+), the key is banned for (.+) seconds\. .* up to (.+) seconds\. .*"
+            r"are limited to (.+) per minute for each",
             " ".join(served["info"]["description"].split()),
         )
         assert stated is not None and list(stated.groups()) == expected

@@ -396,7 +396,7 @@ def test_every_documented_answer_is_given_in_a_test() -> None:
 
 # Of addresses and methods that the document does not have, and of a body whose client is gone.
 WITHOUT_EXAMPLE = (
-    "There is nothing at this address.", "This address answers GET, HEAD.", "The body broke off before its end.",
+    "There is nothing at this address.", "This address supports only GET, HEAD.", "The body is incomplete.",
 )  # fmt: skip
 ERROR_CLASSES = {kind.__name__ for kind in RequestError.__subclasses__()}
 

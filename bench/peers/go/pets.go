@@ -51,7 +51,7 @@ func (s *server) listPets(w http.ResponseWriter, r *http.Request) error {
 	if query.Has("cursor") {
 		var ok bool
 		if after, ok = readCursor(query.Get("cursor")); !ok {
-			return badParameter("cursor is not one that this service gave out.")
+			return badParameter("cursor is not valid.")
 		}
 	}
 	p, err := s.page(pageKey{status, after, limit})

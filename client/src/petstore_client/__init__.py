@@ -1,4 +1,4 @@
-"""The Petstore client: typed, for threads and for asyncio. It waits and retries as the service asks."""
+"""A typed Petstore client for threads and for asyncio. It honours `Retry-After` and retries failed requests."""
 
 from petstore_client._async_client import AsyncPetstore
 from petstore_client._base_client import LIVE, NOT_GIVEN, STAGING, NotGiven

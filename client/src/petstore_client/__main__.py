@@ -1,6 +1,7 @@
-"""The command: `python -m petstore_client list`, `add` and `get`. The key comes from PETSTORE_API_KEY only.
+"""The command line: `python -m petstore_client list`, `add` and `get`.
 
-A key among the arguments would be in the shell's history, and every user could see it in the list of processes.
+The command reads the key only from PETSTORE_API_KEY. A key in the arguments would appear in the shell's history and in
+the process list, which every user can see.
 """
 
 import argparse
@@ -17,21 +18,21 @@ STATUSES = [status.value for status in PetStatus]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0, 1 after an error of the service, 2 after a usage error."""
+    """Runs one command. Returns the exit code: 0 on success, 1 for an error, 2 for invalid usage."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if options.verbose:
         logging.getLogger("petstore_client").setLevel(logging.DEBUG)
     if sys.stdout is None:  # the parent process closed it
-        return _print_error("there is no standard output", 1)
+        return _print_error("standard output is closed", 1)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:  # JSON is UTF-8, and a terminal may not have every character
+    if reconfigure is not None:  # JSON is UTF-8, and a terminal may not support every character
         reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
         client = Petstore(base_url=options.base_url)
     except OSError as error:
-        return _print_error(f"the certificates cannot be read, see SSL_CERT_FILE: {error}", 2)
-    except Exception as error:  # a ValueError, or any error of httpx about a proxy in the environment variables
+        return _print_error(f"cannot read the certificates (see SSL_CERT_FILE): {error}", 2)
+    except Exception as error:  # a ValueError, or an httpx error about a proxy in the environment variables
         return _print_error(str(error), 2)
     with client:
         try:
@@ -39,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except PetstoreError as error:
             return _print_error(str(error), 1)
-        except BrokenPipeError:  # the reader has closed the pipe: `list | head`
+        except BrokenPipeError:  # the reader closed the pipe, as in `list | head`
             _discard_output()
         except OSError as error:
             _discard_output()
-            return _print_error(f"standard output cannot be written: {error.strerror}", 1)
+            return _print_error(f"cannot write to standard output: {error.strerror}", 1)
         except ValueError as error:
             return _print_error(str(error), 2)
         except KeyboardInterrupt:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Petstore, options: argparse.Namespace) -> None:
-    """Raises PetstoreError, ValueError for a name that cannot be sent, OSError for output that cannot be written."""
+    """Raises PetstoreError, ValueError if the name cannot be sent, and OSError if writing the output fails."""
     if options.command == "list":
         _print_all(client.list_pets(options.status, max_items=options.limit), options.json)
     elif options.command == "add":
@@ -67,7 +68,7 @@ def _run(client: Petstore, options: argparse.Namespace) -> None:
 
 
 def _discard_output() -> None:
-    """At its end Python writes the rest of the output; this makes that succeed."""
+    """Redirects standard output to /dev/null, so that flushing it when Python exits does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -79,36 +80,36 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="python -m petstore_client",
-        description="Browse and add animals of a pet store.",
-        epilog="The API key is taken from the variable PETSTORE_API_KEY.",
+        description="List and add animals in a pet store.",
+        epilog="The command reads the API key from the environment variable PETSTORE_API_KEY.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_command = commands.add_parser("list", parents=[common], help="list animals", description="List animals.")
     list_command.add_argument("--status", choices=STATUSES, help="only animals with this status")
-    list_command.add_argument("--limit", type=_count, metavar="N", help="only the first N animals; default: all")
+    list_command.add_argument("--limit", type=_count, metavar="N", help="at most N animals; default: all")
 
     add = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
     add.add_argument("name", help="the animal's name")
-    add.add_argument("category_id", metavar="category-id", type=int, help="the number of its category")
+    add.add_argument("category_id", metavar="category-id", type=int, help="the id of its category")
     add.add_argument("--status", choices=STATUSES, help="its status; default: available")
 
-    about = "get one animal (ends on 5 December 2030)"
+    about = "get one animal (will be removed on 5 December 2030)"
     get = commands.add_parser("get", parents=[common], help=about, description="Get one animal.")
-    get.add_argument("id", type=int, help="the animal's id, the first number of its line in list")
+    get.add_argument("id", type=int, help="the animal's id, shown first on each line of list")
     return parser
 
 
 def _count(text: str) -> int:
     """Raises argparse.ArgumentTypeError."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise argparse.ArgumentTypeError("N must be a whole number above 0")
+        raise argparse.ArgumentTypeError("N must be a whole number greater than 0")
     return int(text)
 
 
 def _print_all(pets: Iterable[Pet], as_json: bool) -> None:
-    """Page by page, as the pages arrive: a list can be long."""
+    """Prints animals as their pages arrive, because the list can be long."""
     if not as_json:
         for pet in pets:
             print(_line(pet))

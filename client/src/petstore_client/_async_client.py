@@ -1,4 +1,4 @@
-"""`AsyncPetstore`, the client for asyncio: it awaits the coroutines of the core."""
+"""`AsyncPetstore`, the asyncio client. It awaits the coroutines in `_operations.py`."""
 
 import random
 import time
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class AsyncPetstore(BaseClient):
-    """The client for asyncio. Share one among all tasks, so that they share its pause after a 429.
+    """The asyncio client. Share one client among all tasks, so that all of them pause after a 429.
 
-    The arguments are those of `Petstore`, with an `httpx.AsyncClient`, an async transport and an async `sleep`.
+    Takes the same arguments as `Petstore`, but with an `httpx.AsyncClient`, an async transport and an async `sleep`.
 
     Raises:
-        ValueError: There is no API key, the base URL is not valid, or an argument is out of range.
+        ValueError: The API key is missing, the base URL is not valid, or an argument is out of range.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AsyncPetstore(BaseClient):
 
     @property
     def with_raw_response(self) -> Operations:
-        """The same operations; each returns a `RawResponse`, with the status and the headers."""
+        """The same operations, but each returns a `RawResponse` with the status and the headers."""
         return self._operations
 
     def list_pets(
@@ -77,26 +77,26 @@ class AsyncPetstore(BaseClient):
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> AsyncPetIterator:
-        """As `Petstore.list_pets`, for `async for`."""
+        """Like `Petstore.list_pets`, for `async for`."""
         return self._operations.iterate(status, max_items, page_size, cursor, if_none_match)
 
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> Pet:
-        """As `Petstore.create_pet`, and it raises the same."""
+        """Like `Petstore.create_pet`. Raises the same exceptions."""
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return (await call).parse()
 
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
-        """As `Petstore.get_pet`, and it raises the same. Deprecated as well."""
+        """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
         return self._get_pet(pet_id)
 
     async def _get_pet(self, pet_id: int) -> Pet:
         return (await self._operations.fetch_pet(pet_id)).parse()
 
     async def aclose(self) -> None:
-        """Close the connections. The client cannot be used afterwards."""
+        """Closes the connections. The client cannot be used afterwards."""
         await self._sender.aclose()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What both clients share: the API key, the base URL, the options of a call."""
+"""The code that both clients share: the API key, the base URL and the options."""
 
 import copy
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIVE = "http://127.0.0.1:8080/v1"
 """The live environment of a local server."""
 STAGING = "http://127.0.0.1:8080/staging/v1"
-"""The staging environment of a local server: its own animals, keys and limits."""
+"""The staging environment of a local server, with separate animals, keys and limits."""
 
 
 class NotGiven:
@@ -31,11 +31,11 @@ class NotGiven:
 
 
 NOT_GIVEN: Final = NotGiven()
-"""The default of a timeout argument for which None has a meaning: no timeout."""
+"""The default of timeout arguments, for which None means no timeout."""
 
 
 class BaseClient:
-    """The part of a client that neither sends nor sleeps."""
+    """The part of a client that does no I/O."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class BaseClient:
 
     @property
     def base_url(self) -> str:
-        """Where requests go."""
+        """The base URL of the service."""
         return self._base_url
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """The state of the key's rate limit in the last response, or None before the first."""
+        """The state of the key's rate limit in the last response, or None before the first response."""
         return self._operations.limiter.rate_limit
 
     def with_options(
@@ -88,11 +88,11 @@ class BaseClient:
         headers: Mapping[str, str] | None = None,
         strict: bool | None = None,
     ) -> Self:
-        """This client with other options, for one call or for many.
+        """Returns a copy of this client with other options, for one call or for many.
 
-        Both share their connections, callbacks and pauses. Closing one closes both. The headers are added to those
-        that the client sends already; a header of the same name is replaced. `None` for `timeout` or `total_timeout` is
-        no timeout; an option that is not given keeps its value.
+        Both clients share connections, callbacks and pauses. Closing one closes both. The headers are added to those
+        that the client already sends, and replace headers with the same name. For `timeout` and `total_timeout`, None
+        means no timeout. Options that are not given keep their values.
 
         Raises:
             ValueError: An option is out of range, or a header cannot be sent.
@@ -119,15 +119,15 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Where requests go; the environment variables count if an argument is None. Raises ValueError."""
+    """Returns the URL and the key. Uses the environment variable for an argument that is None. Raises ValueError."""
     from petstore_client._http import Endpoint
 
     key = (os.environ.get("PETSTORE_API_KEY", "") if api_key is None else api_key).strip()
     if not key:
-        raise ValueError("there is no API key: pass api_key, or set PETSTORE_API_KEY")
+        raise ValueError("the API key is missing: pass api_key, or set PETSTORE_API_KEY")
     if not is_visible_ascii(key):
-        # httpx would raise too, but its message would show the key.
-        raise ValueError("the API key has characters that no key has")
+        # httpx would also raise an exception, but its message would show the key.
+        raise ValueError("the API key contains invalid characters")
     return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key)
 
 

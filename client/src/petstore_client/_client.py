@@ -1,4 +1,4 @@
-"""`Petstore`, the client for threads: it runs the coroutines of the core with a sender that blocks."""
+"""`Petstore`, the client for threads. It runs the coroutines in `_operations.py` with a sender that blocks."""
 
 import random
 import time
@@ -21,31 +21,32 @@ T = TypeVar("T")
 
 
 class Petstore(BaseClient):
-    """A client of the pet store. Share one among all threads, so that they share its pause after a 429.
+    """A client for the pet store. Share one client among all threads, so that all of them pause after a 429.
 
-    Every call waits and retries as the service asks, and raises a `PetstoreError` if that does not help.
+    Every call honours `Retry-After` and retries failed requests. It raises a `PetstoreError` if the last retry fails.
 
     Args:
-        api_key: The API key; without it, the variable `PETSTORE_API_KEY`.
-        base_url: Where the service is; without it, the variable `PETSTORE_BASE_URL`, or else `LIVE`.
-        max_retries: How often a request is sent again after a connection error, a timeout, 408, 429 or 5xx.
-        timeout: The most seconds that one attempt may take; if the head of the response arrives byte by byte, that
-            each byte may take. An `httpx.Timeout` is for each phase instead, connecting included; None is no timeout.
-        total_timeout: The most seconds that a call may take, including its waits and retries. For `list_pets`, it
-            applies to each page. If the next wait would exceed it, the call raises the last error immediately. None is
-            no limit.
-        connect_timeout: The most seconds that connecting may take; None is no timeout.
+        api_key: The API key. Defaults to the environment variable `PETSTORE_API_KEY`.
+        base_url: The base URL of the service. Defaults to the environment variable `PETSTORE_BASE_URL`, then to `LIVE`.
+        max_retries: How often to retry a request after a connection error, a timeout, 408, 429 or 5xx.
+        timeout: The maximum number of seconds for one attempt. If the headers of the response arrive byte by byte, the
+            timeout applies to each byte. An `httpx.Timeout` sets a timeout for each phase instead, including
+            connecting. None means no timeout.
+        total_timeout: The maximum number of seconds for a call, including waits and retries. For `list_pets`, it
+            applies to each page. If the next wait would exceed it, the call raises the last error immediately. None
+            means no timeout.
+        connect_timeout: The maximum number of seconds for connecting. None means no timeout.
         default_headers: Headers to send with every request.
-        strict: Send `Prefer: handling=strict`, so that the service refuses unknown parameters and members.
-        http_client: An `httpx.Client` to send with. It is not closed with this client; its timeouts and its `auth`
-            are not used.
-        transport: An `httpx` transport, instead of a whole client.
-        on_attempt: Called with an `Attempt` after each request that was sent.
+        strict: Whether to send `Prefer: handling=strict`, so that the service rejects unknown parameters and members.
+        http_client: The `httpx.Client` to use. Closing this client does not close it. Its timeouts and its `auth` are
+            ignored.
+        transport: An `httpx` transport. Cannot be combined with `http_client`.
+        on_attempt: Called with an `Attempt` after each request.
         on_wait: Called with a `Wait` before each wait.
         clock, sleep, random: Replacements for `time.monotonic`, `time.sleep` and `random.random`, for tests.
 
     Raises:
-        ValueError: There is no API key, the base URL is not valid, or an argument is out of range.
+        ValueError: The API key is missing, the base URL is not valid, or an argument is out of range.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Petstore(BaseClient):
 
     @property
     def with_raw_response(self) -> "PetstoreWithRawResponse":
-        """The same operations; each returns a `RawResponse`, with the status and the headers."""
+        """The same operations, but each returns a `RawResponse` with the status and the headers."""
         return PetstoreWithRawResponse(self._operations)
 
     def list_pets(
@@ -99,37 +100,37 @@ class Petstore(BaseClient):
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> "PetIterator":
-        """Iterates over animals in the order of their ids. Each page is requested when the iteration reaches it.
+        """Iterates over animals ordered by id. Requests each page when the iteration reaches it.
 
         Args:
-            status: Only animals with this status.
-            max_items: The most animals to return; None returns all. No page is requested that is not needed.
-            page_size: The most animals per request, 1 to 100.
-            cursor: Where to start: the `next_cursor` of a page. Without it, at the first animal.
-            if_none_match: A page of an earlier call, or its `etag`. If the first page has not changed, the service
-                does not send it again: the first page is then the given one, with `not_modified` set. For an `etag`
-                alone it has no animals; the iteration goes on with the next page.
+            status: Return only animals with this status.
+            max_items: The maximum number of animals to return. None returns all animals.
+            page_size: The maximum number of animals per request, from 1 to 100.
+            cursor: The `next_cursor` of a page, to start after that page. Defaults to the first animal.
+            if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
+                does not send it again. The iterator then returns the given page with `not_modified` set, or, for an
+                `etag`, an empty page. It continues with the next page.
 
         Raises:
-            PetstoreError: While iterating. Continuing the iteration requests the same page again.
-            ValueError: `max_items` is negative, or `if_none_match` is an `etag` that no header can carry.
+            PetstoreError: While iterating. To request the same page again, continue the iteration.
+            ValueError: `max_items` is negative, or `if_none_match` is an `etag` that cannot be sent in a header.
         """
         return PetIterator(self._operations.iterate(status, max_items, page_size, cursor, if_none_match))
 
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> Pet:
-        """Add an animal, exactly once however often the request is sent.
+        """Adds an animal exactly once, even if the request is retried.
 
         Args:
-            name: 1 to 255 characters, not only white space, no control characters.
+            name: 1 to 255 characters, not only white space, without control characters.
             category_id: The category that the animal belongs to.
-            status: Without it the animal is available.
-            idempotency_key: Two calls with the same key add one animal, for 24 hours. By default each call has a new
-                random key. Pass your own to be able to repeat a call after your program has ended.
+            status: Defaults to available.
+            idempotency_key: Within 24 hours, calls with the same key add only one animal. Defaults to a new random key
+                for each call. Pass a key if you need to repeat a call after restarting your program.
 
         Raises:
-            PetstoreError: `InvalidRequest` if the service refuses the values, or any other.
+            PetstoreError: `InvalidRequest` if the service rejects the values, or any other subclass.
             ValueError: The idempotency key is not 1 to 255 visible ASCII characters, or the name is not valid Unicode.
         """
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
@@ -137,15 +138,15 @@ class Petstore(BaseClient):
 
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
-        """One animal. Deprecated: ends on 5 December 2030; use `list_pets` with a status instead.
+        """Returns one animal. Deprecated. Will be removed on 5 December 2030. Use `list_pets` with a status instead.
 
         Raises:
-            PetstoreError: `PetNotFound` if there is no such animal, or any other.
+            PetstoreError: `PetNotFound` if the animal does not exist, or any other subclass.
         """
         return _run(self._operations.fetch_pet(pet_id)).parse()
 
     def close(self) -> None:
-        """Close the connections. The client cannot be used afterwards."""
+        """Closes the connections. The client cannot be used afterwards."""
         self._sender.close()
 
     def __enter__(self) -> Self:
@@ -156,7 +157,7 @@ class Petstore(BaseClient):
 
 
 class PetstoreWithRawResponse:
-    """The operations of `Petstore`; each returns a `RawResponse`."""
+    """The operations of `Petstore`, but each returns a `RawResponse`."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -170,9 +171,9 @@ class PetstoreWithRawResponse:
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> RawResponse[Page]:
-        """Requests one page, of at most `max_items` animals. Its arguments are those of `Petstore.list_pets`.
+        """Requests one page of at most `max_items` animals. Takes the same arguments as `Petstore.list_pets`.
 
-        Raises the same errors, and ValueError for a `max_items` of 0, because a raw response needs a request.
+        Raises the same exceptions, and ValueError if `max_items` is 0, because a raw response requires a request.
         """
         call = self._operations.list_pets(
             status, max_items=max_items, page_size=page_size, cursor=cursor, if_none_match=if_none_match
@@ -182,13 +183,13 @@ class PetstoreWithRawResponse:
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> RawResponse[Pet]:
-        """As `Petstore.create_pet`, and it raises the same."""
+        """Like `Petstore.create_pet`. Raises the same exceptions."""
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call)
 
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """As `Petstore.get_pet`, and deprecated as well."""
+        """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
         return _run(self._operations.fetch_pet(pet_id))
 
 
@@ -207,23 +208,23 @@ class _BlockingIterator(Iterator[T], Generic[T]):
 
 
 class PageIterator(_BlockingIterator[Page]):
-    """Pages of animals. For one thread."""
+    """Iterates over pages of animals. Not thread-safe."""
 
 
 class PetIterator(_BlockingIterator[Pet]):
-    """Animals one by one, over all pages. For one thread."""
+    """Iterates over the animals of all pages. Not thread-safe."""
 
     def __init__(self, pets: AsyncPetIterator) -> None:
         super().__init__(pets)
         self._pets = pets
 
     def pages(self) -> PageIterator:
-        """The same animals in pages, from the first page on. An empty list is one empty page."""
+        """Iterates over the same animals in pages, starting at the first page. An empty list is one empty page."""
         return PageIterator(self._pets.pages())
 
 
 def _run(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends, because its sender blocks. Raises what the coroutine raises."""
+    """Runs a coroutine that never suspends, because its sender blocks. Returns its result."""
     try:
         call.send(None)
     except StopIteration as done:

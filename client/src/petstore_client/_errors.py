@@ -1,7 +1,7 @@
-"""Every exception that a call can raise, and the class of each error code.
+"""Every exception that a call can raise, and the class for each error code.
 
 PetstoreError
-├── ApiError                  the service answered with an error
+├── ApiError                  the service returned an error
 │   ├── InvalidRequest        invalid_body, invalid_parameter, malformed_request, body_too_large,
 │   │                         unsupported_media_type, method_not_allowed
 │   ├── Unauthorized          unauthorized
@@ -16,7 +16,7 @@ PetstoreError
 │   └── ServerError           internal_error, unavailable, and every other 5xx
 ├── ConnectionFailed          no response: the service could not be reached, or the connection broke
 ├── TimedOut                  no response within the timeout
-└── UnexpectedResponse        a success whose body does not fit this interface
+└── UnexpectedResponse        a success with an unexpected body
 """
 
 from collections.abc import Mapping
@@ -25,22 +25,22 @@ from typing import Any
 
 from petstore_client._models import RateLimit
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # of an error that a test has made by hand
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # for errors that are created in tests
 
 
 class PetstoreError(Exception):
-    """The base of every exception that a call raises."""
+    """The base class of every exception that a call raises."""
 
     code: str
-    """Machine-readable: the service's code, or the client's own if there was no response."""
+    """Machine-readable. The service's code, or one of the client's codes if there was no response."""
     message: str
     """Human-readable."""
     status: int | None
     """The HTTP status, or None if there was no response."""
     request_id: str | None
-    """The request's name in the service's log; quote it when you ask for help."""
+    """Identifies the request in the service's log. Include it when you ask for help."""
     headers: Mapping[str, str] | None = None
-    """The headers of the response, their names case-insensitive, or None if there was no response."""
+    """The headers of the response, with case-insensitive names, or None if there was no response."""
 
     def __init__(
         self, message: str, *, code: str, status: int | None = None, request_id: str | None = None, **more: Any
@@ -72,12 +72,12 @@ class PetstoreError(Exception):
 
 
 class ApiError(PetstoreError):
-    """The service answered with an error. A code that this version does not know is raised as this class."""
+    """The service returned an error. Error codes that this version does not know raise this class."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
     retry_after: float | None = None
-    """The seconds that the service asks to wait (`Retry-After`), or None."""
+    """How many seconds to wait (`Retry-After`), or None."""
 
     def _details(self) -> list[str]:
         wait = [] if self.retry_after is None else [f"retry after {self.retry_after:.0f} s"]
@@ -85,7 +85,7 @@ class ApiError(PetstoreError):
 
 
 class InvalidRequest(ApiError):
-    """The request breaks a rule of the service; the message names every wrong field."""
+    """The request is not valid. The message names every invalid field."""
 
 
 class Unauthorized(ApiError):
@@ -93,15 +93,15 @@ class Unauthorized(ApiError):
 
 
 class InsufficientScope(ApiError):
-    """The API key lacks the scope for this operation."""
+    """The API key does not have the scope for this operation."""
 
 
 class NotFound(ApiError):
-    """Nothing is at this address: check the base URL."""
+    """There is nothing at this address. Check the base URL."""
 
 
 class PetNotFound(NotFound):
-    """There is no such animal."""
+    """The animal does not exist."""
 
 
 class Gone(ApiError):
@@ -109,42 +109,42 @@ class Gone(ApiError):
 
 
 class RequestTimeout(ApiError):
-    """The request took too long to arrive, and no retry is left."""
+    """The request took too long to arrive, and no retries are left."""
 
 
 class IdempotencyMismatch(ApiError):
-    """This idempotency key was used before, for another animal."""
+    """This idempotency key was already used for another animal."""
 
 
 class RateLimited(ApiError):
-    """The rate limit is exceeded, and the wait would exceed `total_timeout` or no retry is left."""
+    """The rate limit is exceeded. Either the wait would exceed `total_timeout`, or no retries are left."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
     remaining: int | None = None
-    """How many of these requests are left."""
+    """How many requests remain in that window."""
     reset: int | None = None
-    """When the window resets: a Unix timestamp by the service's clock."""
+    """When that window resets, as a Unix timestamp of the service's clock."""
 
 
 class KeyBanned(RateLimited):
-    """The API key is banned for a while, because too many requests followed a 429."""
+    """The API key is temporarily banned because it kept sending requests after a 429."""
 
 
 class ServerError(ApiError):
-    """The service failed, and no retry is left."""
+    """The service failed, and no retries are left."""
 
 
 class ConnectionFailed(PetstoreError):
-    """The service could not be reached, or the connection broke, and no retry is left. See `__cause__`."""
+    """The service could not be reached, or the connection broke, and no retries are left. See `__cause__`."""
 
 
 class TimedOut(PetstoreError):
-    """There was no response within `timeout`, and no retry is left, or `total_timeout` has passed. See `__cause__`."""
+    """No response arrived within `timeout` and no retries are left, or `total_timeout` has passed. See `__cause__`."""
 
 
 class UnexpectedResponse(PetstoreError):
-    """The response is a success, but its body does not fit this interface: check the base URL."""
+    """The status is a success, but the body is not what this API returns. Check the base URL."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
@@ -179,7 +179,7 @@ def api_error(
     retry_after: float | None = None,
     rate_limit: RateLimit | None = None,
 ) -> ApiError:
-    """The exception for an error response."""
+    """Returns the exception for an error response."""
     more: dict[str, Any] = {"headers": headers, "retry_after": retry_after}
     kind = _class_for(code, status)
     if rate_limit is not None and issubclass(kind, RateLimited):
@@ -188,8 +188,8 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # For a status that is retried, the status decides: a proxy may answer with its own codes. The exception is
-    # malformed_request, which the service also sends with 501 and 505: the same request would fail again.
+    # If the status can be retried, it determines the class, because a proxy may send other codes. The exception is
+    # malformed_request: the service also sends it with 501 and 505, and the same request would fail again.
     if code == "malformed_request":
         return InvalidRequest
     if status == 429:

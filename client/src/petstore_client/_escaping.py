@@ -1,4 +1,4 @@
-"""Escapes characters that a terminal or a log viewer would interpret instead of showing. No I/O."""
+"""Escapes characters that a terminal or a log viewer would interpret instead of display. No I/O."""
 
 # Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction of text, and lone
 # surrogates, which cannot be written as UTF-8.

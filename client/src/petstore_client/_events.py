@@ -1,4 +1,4 @@
-"""What the client reports while a call runs: each attempt and each wait, to the caller's callbacks and to the log."""
+"""Reports each attempt and each wait of a call to the caller's callbacks and to the log."""
 
 import logging
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import Literal
 from petstore_client._escaping import escape
 from petstore_client._models import Model
 
-# Without a NullHandler, so that Python prints warnings even if the program does not configure logging.
+# There is no NullHandler, so that Python prints warnings even if the program does not configure logging.
 logger = logging.getLogger("petstore_client")
 
 WaitReason = Literal["minute_limit", "day_limit", "ban", "outage", "failure", "no_response"]
-"""Why a call waits: see `Wait.reason`."""
+"""The reason for a wait. See `Wait.reason`."""
 _REASONS: dict[WaitReason, str] = {
     "minute_limit": "per-minute rate limit",
     "day_limit": "per-day rate limit",
@@ -20,7 +20,7 @@ _REASONS: dict[WaitReason, str] = {
     "failure": "the last attempt failed",
     "no_response": "no response from the service",
 }
-LOGGED_WAIT = 5.0  # seconds: longer waits are logged
+LOGGED_WAIT = 5.0  # longer waits are logged, in seconds
 
 
 class Attempt(Model, frozen=True):
@@ -28,9 +28,9 @@ class Attempt(Model, frozen=True):
 
     method: str
     path: str
-    """With its query, below the base URL."""
+    """The path below the base URL, with the query."""
     number: int
-    """Counted from 1."""
+    """The number of the attempt, starting at 1."""
     max_attempts: int
     seconds: float
     """From sending the request to the end of the response."""
@@ -40,11 +40,11 @@ class Attempt(Model, frozen=True):
     """The error's code; None for a success."""
     request_id: str | None
     wait: float | None
-    """Seconds until the next attempt; None if this was the last."""
+    """Seconds until the next attempt; None if there is none."""
 
     def __str__(self) -> str:
         result = f"{self.status or 'no response'}{f' {self.code}' if self.code else ''}"
-        again = "" if self.wait is None else f", again in {self.wait:.2f} s"
+        again = "" if self.wait is None else f", retrying in {self.wait:.2f} s"
         request = f", request {self.request_id}" if self.request_id else ""
         attempt = f"attempt {self.number} of {self.max_attempts}"
         return f"{self.method} {self.path}: {result} in {self.seconds:.3f} s, {attempt}{again}{request}"
@@ -57,8 +57,8 @@ class Wait(Model, frozen=True):
     path: str
     seconds: float
     reason: WaitReason
-    """`minute_limit`, `day_limit`, `ban`: the pause after a 429, which all calls of a client share. `outage` (a 503),
-    `failure` (another error of the service), `no_response`: the delay before a retry of this call."""
+    """`minute_limit`, `day_limit` and `ban` are pauses after a 429, which apply to all calls of the client. `outage` (a
+    503), `failure` (any other error of the service) and `no_response` are delays before this call is retried."""
 
     def __str__(self) -> str:
         return f"waiting {self.seconds:.0f} s: {_REASONS[self.reason]}"
@@ -74,7 +74,7 @@ class Events:
         self._on_wait = on_wait
 
     def attempt(self, attempt: Attempt) -> None:
-        """Successes are logged at DEBUG, failures at INFO: the last failure is raised, so no attempt is a warning."""
+        """Reports an attempt. Logs successes at DEBUG, and failures at INFO because the last failure is raised."""
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "%s", escape(str(attempt)))
@@ -82,7 +82,7 @@ class Events:
             self._on_attempt(attempt)
 
     def wait(self, wait: Wait, *, is_first: bool = True) -> None:
-        """A wait longer than 5 s is logged as a warning, unless another call has logged the same pause."""
+        """Reports a wait. Logs a warning if it is longer than 5 s and no other call has logged the same pause."""
         if is_first and wait.seconds > LOGGED_WAIT:
             logger.warning("%s", wait)
         if self._on_wait is not None:

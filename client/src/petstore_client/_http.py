@@ -1,6 +1,6 @@
-"""All code that uses httpx: the sender of the sync client, which blocks, and the sender of the async client.
+"""The code that uses httpx: a blocking sender for the sync client, and a sender for the async client.
 
-Importing httpx takes most of the time that a client takes to start. So this module is imported with the first client.
+Importing httpx takes most of a client's start-up time, so this module is imported when the first client is created.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from petstore_client import __version__
 from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
-# The last two are raised for a redirection or a proxy whose address is not valid.
+# httpx raises the last two if the address of a redirect or a proxy is not valid.
 FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
 class Endpoint:
-    """Where requests go, and with which key.
+    """The base URL and the API key.
 
-    Raises ValueError for a base URL that no request can be sent to, without showing it: it may have a password.
+    Raises ValueError if the base URL is not valid. The message does not show the URL, which may contain a password.
     """
 
     def __init__(self, base_url: str, api_key: str) -> None:
         _check_url(base_url)
         self.base_url = base_url
-        # httpx.Headers shows "[secure]" in place of the key, in every repr and so in every debugger.
+        # The repr of httpx.Headers shows "[secure]" instead of the key, also in a debugger.
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
     def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
@@ -42,7 +42,7 @@ class Endpoint:
 
     def failure(self, error: Exception) -> Failure:
         if isinstance(error, httpx.TimeoutException | TimeoutError):
-            return Failure(error, f"no response in time from {self.base_url}", timed_out=True)
+            return Failure(error, f"timed out waiting for a response from {self.base_url}", timed_out=True)
         return Failure(error, f"no response from {self.base_url}: {str(error) or type(error).__name__}")
 
 
@@ -51,25 +51,25 @@ def _check_url(base_url: str) -> None:
         raise ValueError("base_url must start with http:// or https://")
     try:
         url = httpx.URL(base_url)
-        url.raw_host.decode("ascii").encode("idna")  # as a socket will do
+        url.raw_host.decode("ascii").encode("idna")  # as the socket module does
     except (httpx.InvalidURL, UnicodeError) as error:
         why = f": {error}" if "@" not in base_url else ""
         raise ValueError(f"base_url is not a valid URL{why}") from error
     if not url.host or (url.port or 0) > 65535:
-        raise ValueError("base_url must have a host, and a port up to 65535 if any")
+        raise ValueError("base_url must have a host, and its port must be at most 65535")
     if url.userinfo:
-        raise ValueError("base_url must not have a user or a password: the service takes an API key")
+        raise ValueError("base_url must not have a user or a password; use an API key instead")
     if "?" in base_url or "#" in base_url:
-        raise ValueError("base_url must end with its path: no query and no fragment")
+        raise ValueError("base_url must not have a query or a fragment")
 
 
 def _check_transport(client: object, transport: object) -> None:
     if client is not None and transport is not None:
-        raise ValueError("pass http_client or transport, not both: a client has its own transport")
+        raise ValueError("http_client cannot be combined with transport")
 
 
 def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | None) -> Timeouts:
-    """A number is for the whole attempt; an httpx.Timeout is for each phase. Raises ValueError."""
+    """Converts a number for the whole attempt, or an httpx.Timeout for each phase. Raises ValueError."""
     if isinstance(timeout, httpx.Timeout):
         phases = (timeout.connect, timeout.read, timeout.write, timeout.pool)
         return Timeouts(math.inf, *(seconds_of(seconds) for seconds in phases))
@@ -78,12 +78,12 @@ def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | 
 
 
 def seconds_of(seconds: float | None) -> float:
-    """A timeout as a number: None, which is no timeout, is infinite."""
+    """Returns a timeout as a number. None, which means no timeout, becomes infinity."""
     return math.inf if seconds is None else seconds
 
 
 class Deadline(Mapping[str, float]):
-    """The timeouts of one attempt, as httpx asks for them: for each phase, its own or the rest of the total."""
+    """The timeouts of one attempt, in the form that httpx expects. Each phase is limited to the rest of the total."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._phases = {
@@ -92,7 +92,7 @@ class Deadline(Mapping[str, float]):
         self._end = monotonic() + timeouts.total
 
     def __getitem__(self, phase: str) -> float:
-        # For a socket, 0 means "do not wait at all", and infinity is an error.
+        # A socket does not wait at all if its timeout is 0, and does not accept infinity.
         return min(max(self._end - monotonic(), 0.001), self._phases[phase], 1e6)
 
     def __iter__(self) -> Iterator[str]:
@@ -102,13 +102,13 @@ class Deadline(Mapping[str, float]):
         return len(self._phases)
 
     def check(self) -> None:
-        """Raises httpx.ReadTimeout after the deadline."""
+        """Raises httpx.ReadTimeout if the deadline has passed."""
         if monotonic() > self._end:
-            raise httpx.ReadTimeout("the response takes too long")
+            raise httpx.ReadTimeout("the response took too long")
 
 
 class SyncSender:
-    """Blocks the calling thread: its coroutines never suspend. Threads may share one."""
+    """Sends requests and blocks the calling thread. Its coroutines never suspend. Threads may share a sender."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class SyncSender:
             try:
                 for chunk in response.iter_bytes():
                     body.append(chunk)
-                    deadline.check()  # each read has its own timeout, but there can be any number of short reads
+                    deadline.check()  # httpx applies the timeout to each read, and there can be many short reads
             finally:
                 response.close()
         except FAILURES as error:
@@ -148,7 +148,7 @@ class SyncSender:
 
 
 class AsyncSender:
-    """Suspends the calling asyncio task. Tasks may share one."""
+    """Sends requests and suspends the calling asyncio task. Tasks may share a sender."""
 
     def __init__(
         self,

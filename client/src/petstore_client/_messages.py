@@ -1,4 +1,4 @@
-"""What the core sends and gets back, and the protocol of the parts that send and sleep for it. No I/O."""
+"""Requests and responses, and the protocol of the senders, which send and sleep. No I/O."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
@@ -7,21 +7,21 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """The most seconds that one attempt may take, in all and in each phase. Raises ValueError if one is not above 0."""
+    """Timeouts of one attempt in seconds, in total and for each phase. Raises ValueError if one is not positive."""
 
     total: float
     connect: float
     read: float
     write: float
     pool: float
-    """Waiting for a permit of the rate limiter, and for a free connection."""
+    """For the rate limiter's permit and for a free connection."""
 
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
-            raise ValueError("a timeout must be more than 0")
+            raise ValueError("a timeout must be greater than 0")
 
     def within(self, seconds: float) -> "Timeouts":
-        """The same timeouts, but for an attempt that may take at most this long."""
+        """Returns the same timeouts for an attempt that may take at most `seconds`."""
         return msgspec.structs.replace(self, total=min(self.total, max(seconds, 0.001)))
 
 
@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A complete response. The names of the headers are case-insensitive."""
+    """A complete response. The header names are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,4 +56,4 @@ class Sender(Protocol):
 
     async def send(self, request: Request) -> Response | Failure: ...
 
-    def sleep(self, seconds: float, /) -> Awaitable[object]: ...  # may end early: the core reads the clock again
+    def sleep(self, seconds: float, /) -> Awaitable[object]: ...  # may end early; the caller checks the clock

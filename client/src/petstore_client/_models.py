@@ -1,4 +1,4 @@
-"""The values that the service speaks of: animals, their status, pages of animals, the state of the rate limit."""
+"""The types that the client returns: animals, their status, pages of animals, and the state of the rate limit."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ import msgspec
 
 
 class PetStatus(StrEnum):
-    """The status of an animal. A member equals its text: `PetStatus.SOLD == "sold"`."""
+    """The status of an animal. Members compare equal to strings: `PetStatus.SOLD == "sold"`."""
 
     AVAILABLE = "available"
     PENDING = "pending"
@@ -17,19 +17,19 @@ class PetStatus(StrEnum):
 
 
 Status = PetStatus | Literal["available", "pending", "sold"]
-"""The type of a `status` argument: a `PetStatus`, or its text."""
+"""The type of a `status` argument: a `PetStatus` or a string."""
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel"):
-    """The base of all values. They are immutable, and equal if all fields are equal."""
+    """The base class of all models. Models are immutable, and equal if all their fields are equal."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, with the names that they have in JSON (`categoryId`)."""
+        """Returns the fields as plain values, with their names in JSON (`categoryId`)."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return fields
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Returns `to_dict` as JSON text."""
         return msgspec.json.encode(self).decode()
 
 
@@ -43,15 +43,15 @@ class Pet(Model, frozen=True):
 
 
 class Page(Model, frozen=True):
-    """One page of a list. Iterating over the page, and `len`, are those of `pets`."""
+    """One page of a list. Iteration and `len` apply to `pets`."""
 
     pets: tuple[Pet, ...]
     next_cursor: str | None = None
-    """The `cursor` argument for the page after this one, or None if this page is the last."""
+    """The `cursor` argument for the next page, or None if this is the last page."""
     etag: str | None = None
     """The `ETag` of the page, or None if the response had none."""
     not_modified: bool = False
-    """True if the service answered that the page given as `if_none_match` has not changed."""
+    """True if the page given as `if_none_match` has not changed."""
 
     def __iter__(self) -> Iterator[Pet]:
         return iter(self.pets)
@@ -60,19 +60,19 @@ class Page(Model, frozen=True):
         return len(self.pets)
 
     def __repr__(self) -> str:
-        # With its animals, a page would fill a screen.
+        # Showing all animals would fill the screen.
         return f"<Page len={len(self)} next_cursor={self.next_cursor!r} not_modified={self.not_modified}>"
 
 
 class RateLimit(Model, frozen=True):
-    """The state of the key's rate limit: of the minute or of the day, whichever has less remaining."""
+    """The state of the key's minute or day window, whichever has fewer requests remaining."""
 
     limit: int
     """How many requests the window admits."""
     remaining: int
-    """How many of these requests are left."""
+    """How many requests remain in the window."""
     reset: int
-    """When the window resets: a Unix timestamp by the service's clock."""
+    """When the window resets, as a Unix timestamp of the service's clock."""
 
     @property
     def reset_at(self) -> datetime:

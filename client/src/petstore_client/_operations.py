@@ -1,7 +1,7 @@
-"""The operations, without I/O: what to send, whether to send it again, how long to wait.
+"""The operations: decide what to send, whether to retry and how long to wait. No I/O.
 
-The operations are coroutines that await a `Sender`. The async client awaits them. The sender of the sync client blocks,
-so that these coroutines run to their end in one step.
+The operations are coroutines that await a `Sender`. The async client awaits them. The sync client's sender blocks, so
+its coroutines finish in one step.
 """
 
 import copy
@@ -24,30 +24,30 @@ from petstore_client._responses import RawResponse, read_page, read_pet, request
 from petstore_client._retries import delay_after, is_retryable, wait_reason
 
 PAGE_SIZE = 100
-MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two questions whether a permit is free
+MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two checks for a free permit
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The options that can differ from call to call. Raises ValueError if one is out of range."""
+    """The options that `with_options` can change. Raises ValueError if one is out of range."""
 
     max_retries: int
     timeouts: Timeouts
     total_timeout: float
-    """The most seconds for a call, including its waits and retries; infinite for no limit."""
+    """The maximum number of seconds for a call, including waits and retries. Infinity means no timeout."""
     headers: Mapping[str, str]
-    """Sent with every request; the names are in lower case."""
+    """Sent with every request. The names are in lower case."""
     strict: bool = False
-    """Whether to ask the service to refuse unknown parameters and members."""
+    """Whether the service should reject unknown parameters and members."""
 
     def __post_init__(self) -> None:
         if not self.max_retries >= 0:
             raise ValueError("max_retries must be at least 0")
         if not self.total_timeout > 0:
-            raise ValueError("total_timeout must be more than 0")
+            raise ValueError("total_timeout must be greater than 0")
 
 
 class Operations:
-    """The operations, with raw responses. Copies made by `with_options` share the rate limiter."""
+    """The operations, which return raw responses. Copies made by `with_options` share the rate limiter."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Operations:
         self._random_key = random_key
 
     def with_options(self, **changes: Any) -> "Operations":
-        """The same operations with other options. Raises ValueError if one is out of range."""
+        """Returns the same operations with other options. Raises ValueError if one is out of range."""
         changed = copy.copy(self)
         changed.options = msgspec.structs.replace(self.options, **changes)
         return changed
@@ -79,7 +79,7 @@ class Operations:
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> RawResponse[Pet]:
-        """Raises PetstoreError, and ValueError for a name or an idempotency key that no request can carry."""
+        """Raises PetstoreError, and ValueError if the name or the idempotency key cannot be sent."""
         if idempotency_key is None:
             idempotency_key = self._random_key()
         if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
@@ -91,17 +91,17 @@ class Operations:
         try:
             body = msgspec.json.encode(new)
         except UnicodeEncodeError as error:
-            raise ValueError("the name has characters that cannot be sent: it is not valid Unicode") from error
+            raise ValueError("the name is not valid Unicode") from error
         return RawResponse(await self._call("POST", "/pets", headers, body), read_pet)
 
     @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
         """Raises PetstoreError."""
-        # Not `async def`: `deprecated` would import asyncio, which takes longer than the rest of the package.
+        # With `async def`, `deprecated` would import asyncio, which takes longer than the rest of the package.
         return self.fetch_pet(pet_id)
 
     async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """`get_pet` without the warning, for the clients: they warn with the line of their caller."""
+        """`get_pet` without the warning. The clients warn themselves, so that the warning shows the caller's line."""
         return RawResponse(await self._call("GET", f"/pets/{pet_id:d}"), read_pet)
 
     async def list_pets(
@@ -113,15 +113,15 @@ class Operations:
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> RawResponse[Page]:
-        """Requests one page, of at most `max_items` animals.
+        """Requests one page of at most `max_items` animals.
 
-        Raises PetstoreError, and ValueError for an ETag that no header can carry or a `max_items` below 1.
+        Raises PetstoreError, and ValueError if the ETag cannot be sent in a header or `max_items` is below 1.
         """
         if max_items is not None and max_items < 1:
-            raise ValueError("max_items must be at least 1: a raw response is one page")
+            raise ValueError("max_items must be at least 1 for a raw response")
         etag = if_none_match.etag if isinstance(if_none_match, Page) else if_none_match
         if etag is not None and not is_visible_ascii(etag):
-            raise ValueError("an ETag in if_none_match must have visible ASCII characters only")
+            raise ValueError("an ETag in if_none_match must consist of visible ASCII characters")
         path = _path_of_list(status, limit_of(page_size, max_items), cursor)
         response = await self._call("GET", path, {} if etag is None else {"if-none-match": etag})
         return RawResponse(response, partial(read_page, known=if_none_match))
@@ -134,7 +134,7 @@ class Operations:
         cursor: str | None,
         if_none_match: Page | str | None,
     ) -> AsyncPetIterator:
-        """The animals from a page on, at most `max_items`. Raises ValueError if `max_items` is negative."""
+        """Iterates over at most `max_items` animals from `cursor` on. Raises ValueError if `max_items` is negative."""
         if max_items is not None and max_items < 0:
             raise ValueError("max_items must be at least 0")
 
@@ -147,7 +147,7 @@ class Operations:
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Send until there is a success, or an error that cannot be retried in time, which is raised."""
+        """Sends a request, with retries, and returns the successful response. Raises the last error otherwise."""
         options, number = self.options, 0
         deadline = self._clock() + options.total_timeout
         request = Request(method, path, _headers(options, headers or {}), body, options.timeouts)
@@ -189,7 +189,7 @@ class Operations:
                 await self._sleep_until(now + wait)
 
     def _delay(self, error: PetstoreError | None, number: int, started: float, now: float) -> float:
-        """Seconds until the next attempt. A 429 pauses all calls."""
+        """Returns the seconds until the next attempt. A 429 pauses all calls."""
         if error is None:
             return 0.0
         if isinstance(error, RateLimited):
@@ -197,10 +197,10 @@ class Operations:
         return delay_after(error, number, self._random())
 
     async def _acquire(self, request: Request, deadline: float, last_error: PetstoreError | None) -> None:
-        """Wait until the rate limiter permits this call to send. `last_error` is that of the attempt before.
+        """Waits until the rate limiter lets this call send. `last_error` is the error of the previous attempt.
 
-        Raises RateLimited if the pause ends after the deadline. Raises the last error if the deadline has passed, or
-        TimedOut if there is none. Raises TimedOut if no permit is free for too long.
+        Raises RateLimited if the pause ends after the deadline. If the deadline passes or the wait for a permit times
+        out, raises the last error, or TimedOut on the first attempt.
         """
         poll, polled = MIN_POLL, 0.0
         while (now := self._clock()) < deadline:
@@ -216,24 +216,24 @@ class Operations:
                 self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if isinstance(last_error, RateLimited):  # the refused call goes first: it is not refused again
+                if isinstance(last_error, RateLimited):  # the call that was refused has priority
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
                 break
             await self._sender.sleep(min(poll, deadline - now))
             polled += poll
             poll = min(poll * 2, MAX_POLL)
-        raise last_error or TimedOut("not sent: the requests before it got no responses", code="timed_out")
+        raise last_error or TimedOut("not sent: earlier requests are still waiting for responses", code="timed_out")
 
     async def _sleep_until(self, moment: float) -> None:
         while (left := moment - self._clock()) > 0:
             await self._sender.sleep(left)
 
 
-def _headers(options: Options, of_call: dict[str, str]) -> dict[str, str]:
-    headers = {**options.headers, **of_call}
+def _headers(options: Options, call_headers: dict[str, str]) -> dict[str, str]:
+    headers = {**options.headers, **call_headers}
     if options.strict:
-        # First, because the first of two values of a preference counts (RFC 7240).
+        # `handling=strict` comes first, because the first value of a preference counts (RFC 7240).
         others = headers.get("prefer")
         headers["prefer"] = f"handling=strict, {others}" if others else "handling=strict"
     return headers
@@ -245,18 +245,18 @@ def _path_of_list(status: Status | None, limit: int, cursor: str | None = None) 
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers of the caller, with their names in lower case. Raises ValueError, without the value: it may be secret."""
+    """Returns the headers with lower-case names. Raises ValueError without the value, which may be secret."""
     checked = {name.lower(): value for name, value in headers.items()}
     for name, value in checked.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name):
-            raise ValueError(f"{name!r} is not the name of a header")
+            raise ValueError(f"{name!r} is not a valid header name")
         if name == "authorization":
-            raise ValueError("the header Authorization carries the API key: pass api_key")
+            raise ValueError("the Authorization header is reserved for the API key; use api_key instead")
         if not (value.isascii() and value.isprintable() and value == value.strip()):
-            raise ValueError(f"the header {name} must have visible ASCII characters, and spaces only between them")
+            raise ValueError(f"the header {name} must be printable ASCII without leading or trailing spaces")
     return checked
 
 
 def is_visible_ascii(text: str) -> bool:
-    """Whether a header can carry this text as one word."""
+    """Whether the text can be sent as one word in a header."""
     return text.isascii() and text.isprintable() and " " not in text

@@ -13,12 +13,12 @@ FetchPage = Callable[[int, str | None, Page | str | None], Awaitable[RawResponse
 
 
 def limit_of(page_size: int, max_items: int | None) -> int:
-    """The most animals that the next page may have."""
+    """Returns the maximum number of animals to request for the next page."""
     return page_size if max_items is None else min(page_size, max_items)
 
 
 class AsyncPageIterator(AsyncIterator[Page]):
-    """Pages of animals. For one task."""
+    """Iterates over pages of animals. Tasks cannot share an iterator."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
         cursor: str | None,
         if_none_match: Page | str | None,
     ) -> None:
-        """`path` is for the repr: the path of the list, with its query but without a cursor."""
+        """`path` is the path of the list with its query, but without a cursor. It is used only in the repr."""
         self._fetch = fetch
         self._path = path
         self._remaining = max_items
@@ -43,12 +43,12 @@ class AsyncPageIterator(AsyncIterator[Page]):
             raise StopAsyncIteration
         limit = limit_of(self._page_size, self._remaining)
         page = (await self._fetch(limit, self._cursor, self._if_none_match)).parse()
-        # Only now: after an error, the next call fetches the same page again.
+        # Updated only after a success, so that the next call after an error fetches the same page again.
         self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
         if self._remaining is not None:
             if len(page) > self._remaining:  # the service ignored the limit
                 page = msgspec.structs.replace(page, pets=page.pets[: self._remaining])
-            # A page that is not modified has no animals if only its ETag was given. Unless it is the last, it is full.
+            # An unmodified page has no animals if only its ETag was given. It counts as full unless it is the last.
             self._remaining -= limit if page.not_modified and not page.pets else len(page)
             self._is_done = self._is_done or self._remaining == 0
         return page
@@ -59,7 +59,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
 
 
 class AsyncPetIterator(AsyncIterator[Pet]):
-    """Animals one by one, over all pages. For one task."""
+    """Iterates over the animals of all pages. Tasks cannot share an iterator."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AsyncPetIterator(AsyncIterator[Pet]):
         self._page: Iterator[Pet] = iter(())
 
     def pages(self) -> AsyncPageIterator:
-        """The same animals in pages, from the first page on. An empty list is one empty page."""
+        """Iterates over the same animals in pages, starting at the first page. An empty list is one empty page."""
         return self._new_pages()
 
     async def __anext__(self) -> Pet:

@@ -1,7 +1,8 @@
-"""Limits the requests of one client, of all its threads and tasks together, so that a pool earns no ban. No I/O.
+"""Limits the requests of all threads and tasks that share a client, so that the key does not get banned. No I/O.
 
-Two rules. After a 429 no call sends until the pause is over. No more requests are in flight than the last response said
-remain, at least one; until a response has said a number, one. So one request is refused, and the others learn from it.
+After a 429, no call sends a request until the pause is over. The number of requests in flight is at most the number
+remaining in the last response, but at least one. Before the first response, it is one. As a result, usually only one
+request is refused when the limit is reached.
 """
 
 import math
@@ -16,7 +17,7 @@ from petstore_client._retries import delay_after
 
 
 class Hold(NamedTuple):
-    """Do not send yet: wait for the end of a pause or, without a pause, for the response to another request."""
+    """The call must wait for the end of a pause or, without a pause, for the response to another request."""
 
     pause_end: float = -math.inf
     refusal: RateLimited | None = None
@@ -24,10 +25,10 @@ class Hold(NamedTuple):
 
 
 class RateLimiter:
-    """Times are seconds of one clock that does not run backwards."""
+    """Grants permits to send. Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # never held during a wait, so tasks may take it as well as threads
+        self._lock = Lock()  # never held during a wait, so asyncio tasks can use it too
         self._in_flight = 0
         self._pause_end = -math.inf
         self._logged_pause_end = -math.inf
@@ -36,7 +37,7 @@ class RateLimiter:
         self.rate_limit: RateLimit | None = None
 
     def acquire(self, now: float) -> Hold | None:
-        """Take a permit to send, which `release` gives back, and return None; or return what to wait for."""
+        """Takes a permit to send and returns None, or returns what to wait for. `release` returns the permit."""
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)
@@ -47,7 +48,7 @@ class RateLimiter:
             return None
 
     def release(self, started: float, outcome: Response | Failure | None = None) -> None:
-        """Give back the permit of a request sent at `started`. Without an outcome, the call was abandoned."""
+        """Returns the permit of a request sent at `started`. The outcome is None if the call was cancelled."""
         limit = None if outcome is None else rate_limit_of(outcome)
         with self._lock:
             self._in_flight -= 1
@@ -57,9 +58,9 @@ class RateLimiter:
                 self.rate_limit = _newer(self.rate_limit, limit)
 
     def pause(self, refusal: RateLimited, started: float, now: float, fraction: float) -> float:
-        """Pause all calls after a 429 for a request sent at `started`; return when the pause ends.
+        """Pauses all calls after a request sent at `started` got a 429. Returns the time when the pause ends.
 
-        To be called before `release`, so that no other call starts in between.
+        Must be called before `release`, so that no other call starts in between.
         """
         with self._lock:
             if started >= self._pause_end:  # otherwise the request was in flight when this pause began
@@ -71,7 +72,7 @@ class RateLimiter:
             return self._pause_end
 
     def is_first_to_wait(self, pause_end: float) -> bool:
-        """Whether no other call has asked this about the pause: one log line for each pause is enough."""
+        """Whether this is the first call to wait for the pause. Only the first call logs it."""
         with self._lock:
             is_first = pause_end > self._logged_pause_end
             self._logged_pause_end = max(pause_end, self._logged_pause_end)
@@ -79,7 +80,7 @@ class RateLimiter:
 
 
 def _newer(seen: RateLimit | None, new: RateLimit) -> RateLimit:
-    """The state after both. Responses can overtake each other, but within a window `remaining` only falls."""
+    """Returns the newer state. Responses can arrive out of order, but `remaining` only decreases within a window."""
     if seen is not None and (seen.limit, seen.reset) == (new.limit, new.reset) and seen.remaining < new.remaining:
         return seen
     return new

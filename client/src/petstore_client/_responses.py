@@ -1,4 +1,4 @@
-"""What a response means: a success, an error, the state of the rate limit, the next page. Pure functions. No I/O."""
+"""Interprets a response: its result or error, the state of the rate limit, and the next page. No I/O."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ from petstore_client._retries import retry_after
 
 T = TypeVar("T")
 
-# msgspec raises these for malformed JSON or wrong types, for malformed UTF-8, and for too deep nesting.
+# msgspec raises these for malformed JSON or wrong types, for malformed UTF-8, and for deeply nested JSON.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RawResponse(Generic[T]):
-    """A successful response with its status and headers; `parse` returns the value in its body."""
+    """A successful response with its status and headers. `parse` returns the value in its body."""
 
     def __init__(self, response: Response, read: Callable[[Response], T]) -> None:
         self.status: int = response.status
@@ -31,11 +31,11 @@ class RawResponse(Generic[T]):
         self._read = read
 
     def parse(self) -> T:
-        """The result of the same call without `with_raw_response`. Raises UnexpectedResponse."""
+        """Returns the result of the same call without `with_raw_response`. Raises UnexpectedResponse."""
         try:
             return self._read(self._response)
         except UNREADABLE as cause:
-            message = f"the response does not fit this interface: {cause}"
+            message = f"the response has an unexpected body: {cause}"
             raise UnexpectedResponse(
                 message,
                 code="unexpected_response",
@@ -72,27 +72,27 @@ def read_page(response: Response, known: Page | str | None = None) -> Page:
 
 
 def success_or_error(outcome: Response | Failure, now: float) -> Response | PetstoreError:
-    """The response itself if it is a success, otherwise the error to raise. `now` is a Unix timestamp."""
+    """Returns the response if it is a success, otherwise the error to raise. `now` is a Unix timestamp."""
     if isinstance(outcome, Failure):
         kind, code = (TimedOut, "timed_out") if outcome.timed_out else (ConnectionFailed, "connection_failed")
         failed = kind(outcome.reason, code=code)
         failed.__cause__ = outcome.cause
         return failed
-    # A 304 responds to If-None-Match. Without that header `parse` raises UnexpectedResponse: a 304 has no body.
+    # A 304 is the response to If-None-Match. If that header was not sent, `parse` raises UnexpectedResponse.
     if 200 <= outcome.status < 300 or outcome.status == 304:
         return outcome
     try:
         body = _read_error(outcome.body)
     except UNREADABLE:
-        # The service did not write this response: a proxy did, for example.
-        body = _ErrorBody("unknown", f"the response is {outcome.status}, and its body does not fit this interface")
+        # This response is not from the service, but from a proxy, for example.
+        body = _ErrorBody("unknown", f"the response is {outcome.status} with an unexpected body")
     wait = retry_after(outcome.headers, now)
     return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))
 
 
 def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
-    """The state of the key's rate limit, or None if the response does not tell it."""
-    # The headers of a 401 describe the limit of the client's address, since there is no valid key.
+    """Returns the state of the key's rate limit, or None if the response does not contain it."""
+    # The headers of a 401 describe the limit of the client's address, because there is no valid key.
     if isinstance(outcome, Failure) or outcome.status == 401:
         return None
     headers = outcome.headers
@@ -105,14 +105,14 @@ def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
 
 
 def request_id_of(outcome: Response | Failure) -> str | None:
-    """The request id, or None if there is no response or no id."""
+    """Returns the request id, or None if there is no response or no id."""
     return outcome.headers.get("x-request-id") if isinstance(outcome, Response) else None
 
 
 def next_cursor(response: Response) -> str | None:
-    """The cursor in the link to the next page, or None on the last page. Raises msgspec.ValidationError.
+    """Returns the cursor in the link to the next page, or None on the last page. Raises msgspec.ValidationError.
 
-    The rest of the link is not used. So the key is sent to no other address, whatever link a proxy puts there.
+    The rest of the link is ignored, so that a forged link cannot make the client send its key to another address.
     """
     for target, parameters in re.findall(r"<([^>]*)>([^<]*)", response.headers.get("link", "")):
         relation = re.search(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', parameters, re.IGNORECASE)

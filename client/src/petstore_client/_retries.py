@@ -1,4 +1,4 @@
-"""Which errors to retry, and after how long: functions of an error, a count and a random fraction. No clock, no I/O."""
+"""Decides which errors to retry and how long to wait. Pure functions: no clock, no I/O."""
 
 from collections.abc import Mapping
 from datetime import UTC
@@ -18,19 +18,19 @@ from petstore_client._events import WaitReason
 FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
 _MINUTE = 60.0  # the length of a per-minute window
-_MAX_RETRY_AFTER = 1e9  # seconds: a longer Retry-After is cut to this, so that arithmetic on it stays exact
+_MAX_RETRY_AFTER = 1e9  # seconds; a longer Retry-After is capped, so that float arithmetic on it stays precise
 
 
 def is_retryable(error: PetstoreError | None) -> bool:
-    """Whether the same request may succeed later. Repeating is safe: a create carries its idempotency key."""
+    """Whether the same request may succeed later. Retries are safe, because a create has an idempotency key."""
     return isinstance(error, RateLimited | ServerError | RequestTimeout | ConnectionFailed | TimedOut)
 
 
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
-    """Seconds to wait after failure `number` in a row, counted from 1.
+    """Returns the seconds to wait after `number` consecutive failures.
 
-    `fraction` is random, from 0 to 1: clients that failed together should not return together. With a `Retry-After`
-    the delay is that time, plus a jitter; without one, a backoff of which the jitter is one half.
+    `fraction` is a random number from 0 to 1, so that clients that failed together do not retry together. With a
+    `Retry-After`, the delay is that time plus jitter. Without one, it is a backoff, half of which is jitter.
     """
     asked = error.retry_after if isinstance(error, ApiError) else None
     bound = max_jitter(asked or 0.0, number)
@@ -38,12 +38,12 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
 
 
 def max_jitter(asked: float, number: int) -> float:
-    """The larger of 0.5 s and a tenth of the `Retry-After`. It doubles with each further failure, to 8 s at most."""
+    """Returns 0.5 s or a tenth of `Retry-After`, whichever is longer. Doubles with each further failure, up to 8 s."""
     return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
 
 
 def wait_reason(error: PetstoreError) -> WaitReason:
-    """Why a call waits after this error. A per-minute window never asks for a wait of more than a minute."""
+    """Returns why a call waits after this error. A wait of more than a minute cannot be due to the per-minute limit."""
     if isinstance(error, KeyBanned):
         return "ban"
     if isinstance(error, RateLimited):
@@ -54,9 +54,10 @@ def wait_reason(error: PetstoreError) -> WaitReason:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds in a `Retry-After` header, or None if it is absent, malformed or in the past.
+    """Returns the seconds in a `Retry-After` header, or None if it is absent, malformed or in the past.
 
-    A date is compared with the response's `Date`, which the same clock wrote; without one, with the Unix time `now`.
+    A date is compared with the response's `Date` header, because both come from the same clock. If there is no `Date`,
+    it is compared with the Unix time `now`.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
@@ -71,10 +72,10 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _timestamp(text: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # imported on demand: slow to import, and rarely needed
+    from email.utils import parsedate_to_datetime  # imported here because it is slow to import and rarely needed
 
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):  # OverflowError: a time zone may be a million years away
+    except (ValueError, OverflowError):  # OverflowError if the time zone offset is huge
         return None

@@ -95,7 +95,7 @@ def _refusal_parts(error: type[RequestError], retry_after: int) -> tuple[Lines, 
 
 
 def internal_error(request_id: str) -> InternalError:
-    return InternalError(f"Something went wrong; it is recorded as {request_id}.")
+    return InternalError(f"Something went wrong. Logged as {request_id}.")
 
 
 def unavailable(retry_after: int) -> ServiceUnavailable:

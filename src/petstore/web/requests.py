@@ -103,7 +103,7 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
         else:
             position = read_cursor(value)
             if position is None:
-                faults[name] = "is not one that this service gave out: start again without it"
+                faults[name] = "is not valid: start again without it"
             else:
                 after = position
     reasons = [f"{name} {fault}" for name, fault in faults.items()]
@@ -217,7 +217,7 @@ _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IG
 def check_media_type(fields: Mapping[str, str]) -> None:
     """Raises UnsupportedMediaType unless the body is plain JSON."""
     if "content-encoding" in fields:
-        raise UnsupportedMediaType("Content-Encoding is not supported: send the body as it is.")
+        raise UnsupportedMediaType("Content-Encoding is not supported. Send the body uncompressed.")
     media_type = fields.get("content-type")
     if media_type is None or media_type == "application/json":
         return
@@ -264,7 +264,7 @@ async def read_body(request: Request) -> bytes:
     except TimeoutError:
         raise RequestTimeout(f"The body did not arrive within {BODY_TIMEOUT:.0f} seconds.") from None
     except ConnectionError:
-        raise InvalidBody("The body broke off before its end.") from None
+        raise InvalidBody("The body is incomplete.") from None
     return body
 
 

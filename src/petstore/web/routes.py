@@ -113,7 +113,7 @@ def not_found(path: str) -> NotFound:
 
 def wrong_address(path: str, allow: str) -> RequestError:
     """`allow`: the methods that the address answers; none: nothing is there."""
-    return MethodNotAllowed(f"This address answers {allow}.", (("allow", allow),)) if allow else not_found(path)
+    return MethodNotAllowed(f"This address supports only {allow}.", (("allow", allow),)) if allow else not_found(path)
 
 
 def suggestion(path: str) -> str:

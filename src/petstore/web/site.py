@@ -59,7 +59,7 @@ class Site:
         if method == "OPTIONS":
             return Reply(204, line("allow", METHODS))
         if method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"This address answers {METHODS}.", (("allow", METHODS),))
+            raise MethodNotAllowed(f"This address supports only {METHODS}.", (("allow", METHODS),))
         if file is not None:
             return await file.answer(request)
         if path == "/readyz":
