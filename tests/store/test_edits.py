@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable
 
-import asyncpg
 import msgspec
 import pytest
 
@@ -251,33 +250,5 @@ def test_the_audit_entries_of_changes_at_once_follow_from_each_other(store_at: S
                 old, new = detail.removeprefix("name ").split(" → ")
                 assert old == before
                 before = new
-
-    store_at.use(work)
-
-
-def test_an_update_waits_for_the_row_and_then_compares_it(store_at: StorePlace) -> None:
-    """The other transaction has read and locked the row, and has not committed yet."""
-    if store_at.url is None:
-        pytest.skip("a transaction of SQLite has the whole file to itself")
-
-    async def work(store: Store) -> None:
-        key = await add_key(store)
-        other = await asyncpg.connect(store_at.url)
-        transaction = other.transaction()
-        await transaction.start()
-        await other.execute("UPDATE petstore_live.keys SET name = 'Grace', scopes = 'read' WHERE id = $1", key.id)
-        renamed = asyncio.create_task(store.keys.update(key.id, KeyChanges(name="Bob"), about(key), key))
-        upgraded = asyncio.create_task(store.keys.update(key.id, KeyChanges(plan="pro"), about(key), key))
-        async with asyncio.timeout(30):
-            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            while await other.fetchval(waiting) < 2:
-                await asyncio.sleep(0.01)  # the poll of a condition
-        await transaction.commit()
-        await other.close()
-        conflict = await conflict_of(renamed)
-        found = await upgraded
-        assert conflict.units == [("name",)]
-        assert found is not None and (found.name, found.scopes, found.plan) == ("Grace", ("read",), "pro")
-        assert await store.keys.get(key.id) == found
 
     store_at.use(work)
