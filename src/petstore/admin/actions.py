@@ -321,11 +321,8 @@ class Admin:
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
-        operator = await self._store.operators.get(name) if is_operator_name(name) else None
-        if operator is None:
-            raise OperatorError(f"there is no operator {name}")
-        entry = self._entry("set role", name, f"{operator.role} → {role}")
-        if not await self._store.operators.set_role(name, role, entry):
+        entry = self._entry("set role", name)
+        if not is_operator_name(name) or not await self._store.operators.set_role(name, role, entry):
             raise OperatorError(f"there is no operator {name}")
 
     async def revoke_operator(self, name: str) -> None:
