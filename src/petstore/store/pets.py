@@ -172,7 +172,7 @@ class Pets:
         """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
         def transaction() -> Transaction[Pet]:
-            (pet,) = yield from added(self._db, [new], Adder("operator", entry.actor), entry.at)
+            (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
             yield recorded(self._db.schema, entry_of(pet, entry))
             return pet
 
@@ -232,7 +232,7 @@ def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False)
     return [Pet(*row) for row in found]
 
 
-def added(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
+def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
     """Part of a transaction: give these animals new ids, which follow each other, and add them."""
     added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()
