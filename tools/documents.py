@@ -26,7 +26,7 @@ PRINTED = ("src/petstore/cli/*.py", "src/petstore/admin/*.py", "src/petstore/con
 TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
-DECISION_MAX, PROOFS_MAX = 400, 800  # words; the latter without tables
+DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; those of the proofs without tables
 PARAGRAPH_MAX = 3  # lines, in the README
 TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # words of all guides together
 SUBJECT_MAX = 72  # characters of a commit's subject
@@ -109,6 +109,7 @@ def faults(root: Path) -> list[str]:
     guides = " ".join(guide.read_text() for guide in _files(root, GUIDES))
     found += _too_long(", ".join(GUIDES), guides, TOTAL_MAX)
     for readme in _files(root, ("README.md",)):
+        found += _too_long(readme.name, readme.read_text(), README_MAX)
         found += [f"README.md: {fault}" for fault in long_paragraphs(readme.read_text())]
     for file in _files(root, PRINTED):
         found += [f"{file.relative_to(root)}: {fault}" for fault in long_sentences(printed_strings(file.read_text()))]

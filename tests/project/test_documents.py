@@ -56,6 +56,7 @@ def test_the_documents_have_no_fault() -> None:
         ("docs/decisions/0001-x.md", "It is so. " * 140, "at most 400 are allowed"),
         ("prove/README.md", "It is so. " * 280, "at most 800 are allowed"),
         ("docs/guide.md", "It is so. " * (documents.TOTAL_MAX // 3 + 1), f"at most {documents.TOTAL_MAX} are"),
+        ("README.md", "It is so. " * 165, "README.md: 504 words, at most 500 are allowed"),
         ("README.md", "One.\nTwo.\nThree.\nFour.", "a paragraph of 4 lines"),
         ("src/x.py", "PATIENCE = 2.0", "'patience' is retired"),
         ("src/x.py", "class DeedList: ...", "'deed' is retired"),
