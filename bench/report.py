@@ -143,7 +143,7 @@ def draw(file: Path, results: Results) -> None:
     labels = {row: {name: label(got, name) for name in got} for row, got in results.items()}
     notes = {row: ROWS[row].about for row in results}
     notes |= {name: CONTENDERS[name].about for row in results.values() for name in row}
-    title = f"CPU time per request in µs, the same work on {CORES} cores: shorter is better"
+    title = f"CPU time per request in µs for the same work on {CORES} cores (shorter is better)"
     plot.bars(file, title, times, labels, notes)
 
 
