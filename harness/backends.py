@@ -94,7 +94,7 @@ class Process:
             if ended:  # another process may have taken the port
                 self.port = free_port()
                 self._launch(options)
-            time.sleep(0.01)  # the poll of a condition, bounded
+            time.sleep(0.01)  # polls a condition, within a deadline
         self._ran = True
 
     def _launch(self, options: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ class Console:
         while not self._responds():
             printed = self.output.read_text()
             assert self.process.poll() is None and time.monotonic() - began < READY_WITHIN, printed
-            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+            time.sleep(0.01)  # polls a condition, within READY_WITHIN
         found = re.search(r"https?://\S+/sign-in\?token=(\S+)", self.output.read_text())
         assert found is not None
         self.link, self.link_token = found[0], found[1]

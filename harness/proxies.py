@@ -1,4 +1,4 @@
-"""nginx and HAProxy with the files of deploy/, in front of services on this machine."""
+"""Runs nginx and HAProxy with the configuration files in deploy/, in front of services on this machine."""
 
 import os
 import re

@@ -55,7 +55,7 @@ def wait_for(condition: Callable[[], object], seconds: float = READY_WITHIN) -> 
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)  # the poll of a condition, bounded by `seconds`
+        time.sleep(0.01)  # polls a condition, within `seconds`
     return True
 
 

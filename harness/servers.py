@@ -115,7 +115,7 @@ class Server:
                     answer = httpx.get(self.origin + "/readyz", timeout=10, verify=False)
                     if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
                         return time.monotonic() - began
-            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+            time.sleep(0.01)  # polls a condition, within READY_WITHIN
         raise AssertionError(f"the server is not ready. Its log:\n{self.log.read_text()[-2000:]}")
 
     def stop(self) -> int:

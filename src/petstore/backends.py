@@ -27,7 +27,7 @@ TOTALS_MAX = 250  # admission totals per transaction, so that creates do not wai
 
 
 class Backends:
-    """The stores of both environments and the gate, opened inside a running event loop."""
+    """The stores of both environments and the gate. Must be opened in a running event loop."""
 
     def __init__(
         self,

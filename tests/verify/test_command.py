@@ -82,7 +82,7 @@ def test_json_has_check_promise_result_and_detail(
     assert {each["result"] for each in results} == {"ok", "broken", "skipped"}
     assert {bool(each["detail"]) for each in results if each["result"] == "ok"} == {False}
     (found,) = [each["detail"] for each in results if each["check"] == "creating.added_once"]
-    assert "likely cause: a proxy repeats POST requests" in found
+    assert "likely cause: a proxy retries POST requests" in found
 
 
 def test_it_says_how_to_remove_the_animals_that_it_added(command: Commands, service: Server) -> None:

@@ -51,7 +51,7 @@ def test_without_a_fault_the_proxy_breaks_nothing(service: Server) -> None:
         (CachesListsInSilence, "caching.not_cached", "a cache answered"),
         (DecodesSlashes, "paths.encoded_slash", "a proxy decodes `%2F`"),
         (MergesSlashes, "paths.slashes", "a proxy merges or removes slashes"),
-        (RepeatsPosts, "creating.added_once", "a proxy repeats POST requests"),
+        (RepeatsPosts, "creating.added_once", "a proxy retries POST requests"),
         (DropsIdempotencyKey, "idempotency.replay", "a proxy dropped `Idempotency-Key`"),
         (WeakensTags, "caching.strong_tag", "a proxy weakened the tag: `ETag: W/"),
         (Compresses, "caching.not_compressed", "a proxy compresses responses: `Content-Encoding: gzip`"),

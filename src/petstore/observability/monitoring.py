@@ -1,4 +1,4 @@
-"""The metrics of a running worker: written once a second, and rendered for a scrape."""
+"""Writes the metrics of a running worker once a second, and renders them for a scrape."""
 
 import asyncio
 import contextlib

@@ -124,7 +124,7 @@ def added_once(session: Session) -> Findings:
     yield from expect_status(response, 201)
     pages = session.newest()
     ids = [pet["id"] for page in pages for pet in page.pets if pet.get("name") == name]
-    cause = "a proxy repeats POST requests" if len(ids) > 1 else ""
+    cause = "a proxy retries POST requests" if len(ids) > 1 else ""
     yield from expect(len(ids) == 1, f"one animal with the name {name}, not {len(ids)}", pages[-1], cause)
 
 

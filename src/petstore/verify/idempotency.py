@@ -25,7 +25,7 @@ def replay(session: Session) -> Findings:
         right = again.values("idempotent-replayed") == ["true"]
         yield from expect(right, "`Idempotent-Replayed: true`", again, "a proxy removed `Idempotent-Replayed`")
         fresh = not first.values("idempotent-replayed")
-        yield from expect(fresh, "no `Idempotent-Replayed`", first, "a proxy repeats POST requests")
+        yield from expect(fresh, "no `Idempotent-Replayed`", first, "a proxy retries POST requests")
 
 
 def mismatch(session: Session) -> Findings:

@@ -169,7 +169,7 @@ def _hint(request: Request, secret: str | None, environment: Environment) -> str
         return "Send one API key, without quotes, as Authorization: Bearer <API_KEY>."
     other: Environment = "staging" if environment == "live" else "live"
     if secret.startswith(PREFIXES[other]):
-        return f"This API key belongs to the {other} environment, and this is {environment}."
+        return f"This API key belongs to the {other} environment, but this is {environment}."
     if not well_formed(secret, environment):
         return "The API key is mistyped or incomplete: its checksum does not match."
     return Unauthorized.usual
