@@ -136,7 +136,7 @@ class Petstore(BaseClient):
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call).parse()
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
         """Returns one animal. Deprecated. Will be removed on 5 December 2030. Use `list_pets` with a status instead.
 
@@ -187,7 +187,7 @@ class PetstoreWithRawResponse:
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call)
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
         """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
         return _run(self._operations.fetch_pet(pet_id))

@@ -1,8 +1,8 @@
-// The reference page: the document, where requests go, the key, and Swagger UI with our parts.
+// The reference page: loads the document, handles the environment and the key, and starts Swagger UI.
 
 import { PetstoreParts } from "./parts.js";
 
-const kept = sessionStorage; // for this tab alone, gone with it
+const kept = sessionStorage; // only for this tab
 const PREFIX = { live: "pets_live_", staging: "pets_test_" };
 const OTHER = { live: "staging", staging: "live" };
 const radios = [...document.querySelectorAll("[name=environment]")];
@@ -11,8 +11,8 @@ const hint = document.getElementById("key-hint");
 
 const environment = () => radios.find((radio) => radio.checked).value;
 
-// The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
-// addresses are. Live is not: at the host name of staging, `v1` is staging's.
+// The page sends requests only to its origin, which serves both environments, whatever their public addresses are. The
+// exception is the host name of staging: there, `v1` is staging, and live is not available.
 function bases([live, staging]) {
   const host = ({ url }) => new URL(url, document.baseURI).host;
   const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
@@ -52,7 +52,7 @@ async function start() {
     ui.oas3Actions.setSelectedServer(base[environment()]);
   }
 
-  // A key names its environment: one of the other environment is kept and used there. The kept key of this one stays.
+  // A key of the other environment is stored for that environment, without replacing the stored key of this one.
   function useKey() {
     const key = field.value.trim();
     const here = environment();
@@ -63,13 +63,13 @@ async function start() {
       return;
     }
     if (!base[other]) {
-      hint.textContent = `This is a key of ${other}, which is not at this address.`;
+      hint.textContent = `This is a ${other} key, but ${other} is not available at this address.`;
       return;
     }
     kept.setItem(`key ${other}`, key);
     radios.find((radio) => radio.value === other).checked = true;
     useEnvironment();
-    hint.textContent = `This is a key of ${other}: requests now go to ${other}.`;
+    hint.textContent = `This is a ${other} key. Requests now go to ${other}.`;
   }
 
   function openFromHash() {
@@ -86,5 +86,5 @@ async function start() {
 }
 
 start().catch((error) => {
-  document.querySelector("#reference main").textContent = `The document could not be shown: ${error.message}`;
+  document.querySelector("#reference main").textContent = `Cannot show the document: ${error.message}`;
 });
