@@ -121,6 +121,25 @@ def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
         assert "`" in tests, f"{sentence}: names no test"
 
 
+RECIPES = sorted((ROOT / "docs/contributing").glob("*.md"))
+# What the paths and names of a recipe are relative to.
+SOURCES = (ROOT, ROOT / "src/petstore", ROOT / "client/src/petstore_client", ROOT / "src/petstore/console/templates/pets")
+EXAMPLES = {"0002_add_breed.sql", "docs/openapi/VERSION.json", "tests/fixtures/VERSION/", "dist/"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.name))
+def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
+    spans = re.findall(r"`([^`\n]+)`", recipe.read_text())
+    paths = {span for span in spans if re.fullmatch(r"[\w./*-]+(?:\.(?:py|md|html|yaml|js|sql|json)|/)", span)} - EXAMPLES
+    paths -= {"0001_initial.sql"}  # in both directories of migrations
+    assert [path for path in paths if not any(any(source.glob(path)) for source in SOURCES)] == []
+    code = "".join(
+        file.read_text() for tree in ("src", "client/src", "tests", "prove") for file in (ROOT / tree).rglob("*.py")
+    )
+    names = {span for span in spans if re.fullmatch(r"[A-Z][A-Z_]{4,}|_?[a-z]+(?:_[a-z]+)+|_[a-z]+", span)}
+    assert [name for name in names if name not in code] == []
+
+
 def test_every_module_opens_with_one_line() -> None:
     """As CONTRIBUTING says: an explanation, if there is one, follows after a blank line."""
     modules = [*ROOT.glob("src/**/*.py"), *ROOT.glob("client/src/**/*.py")]
@@ -189,6 +208,10 @@ def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
 @pytest.mark.parametrize("name", ["deploy/kubernetes.yaml", "docs/operating.md"])
 def test_archives_and_images_are_named_with_this_version(name: str) -> None:
     assert set(re.findall(r"petstore[-:](\d+\.\d+\.\d+)", (ROOT / name).read_text())) == {__version__}
+
+
+def test_the_readme_names_this_version() -> None:
+    assert f"**Version {__version__}**" in (ROOT / "README.md").read_text()
 
 
 def test_this_version_gets_security_fixes() -> None:

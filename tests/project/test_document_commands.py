@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
 DOCUMENTS = sorted(
     str(file.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "client/*.md", "bench/*.md", "prove/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/contributing/*.md", "client/*.md", "bench/*.md", "prove/*.md")
     for file in ROOT.glob(pattern)
     if not file.name.startswith("CHANGELOG")
 )

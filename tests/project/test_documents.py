@@ -1,5 +1,6 @@
 """The checks of documents in `make check`: the project passes, and each planted fault is found."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,15 @@ def test_the_documents_have_no_fault() -> None:
         ("docs/guide.md", "[gone](../README.md#gone)", "README.md#gone, which is no heading"),
         ("docs/guide.md", "[gone](#gone)", "#gone, which is no heading"),
         ("docs/guide.md", "Each deed is kept.", "'deed' is retired"),
-        ("README.md", "Whoever asks gets an answer.", "'Whoever' is retired"),
+        ("README.md", "Whoever asks gets an answer.", "'whoever' is retired"),
         ("README.md", "The caller is told so.", "'told' is retired"),
         ("docs/guide.md", "A client that mended its ways.", "'mended' is retired"),
         ("docs/guide.md", "| a | what a stranger sees |", "'stranger' is retired"),
         ("docs/guide.md", "Requests in hand.", "'in hand' is retired"),
-        ("docs/guide.md", "Both places have keys.", "'Both places' is retired"),
+        ("docs/guide.md", "Both places have keys.", "'both places' is retired"),
+        ("docs/guide.md", "The nodes go\non.", "line 11: 'go on' is retired; write continue"),
+        ("docs/guide.md", "A file of its own.", "'of its own' is retired"),
+        ("docs/guide.md", "It takes effect from the next request on.", "'from the next request on' is retired"),
         ("docs/guide.md", LONG, "a sentence of 37 words"),
         ("docs/guide.md", f"- {LONG}", "a sentence of 37 words"),
         ("docs/guide.md", f"| a | {LONG} |", "a sentence of 37 words"),
@@ -52,16 +56,18 @@ def test_the_documents_have_no_fault() -> None:
         ("prove/README.md", "It is so. " * 280, "at most 800 are allowed"),
         ("docs/guide.md", "It is so. " * (documents.TOTAL_MAX // 3 + 1), f"at most {documents.TOTAL_MAX} are"),
         ("README.md", "One.\nTwo.\nThree.\nFour.", "a paragraph of 4 lines"),
-        ("src/x.py", "PATIENCE = 2.0", "'PATIENCE' is retired"),
-        ("src/x.py", "class DeedList: ...", "'Deed' is retired"),
+        ("src/x.py", "PATIENCE = 2.0", "'patience' is retired"),
+        ("src/x.py", "class DeedList: ...", "'deed' is retired"),
         ("src/x.py", "# the guest is served", "'guest' is retired"),
+        ("src/x.py", "# requests that are in\n# hand", "line 5: 'in hand' is retired"),
         ("src/x.py", 'def f() -> None:\n    """Until it is told."""', "'told' is retired"),
+        ("src/x.py", 'raise ValueError("A stranger asks.")', "'stranger' is retired"),
         ("src/petstore/cli/x.py", 'print("The key was given to a stranger.")', "line 3: 'stranger' is retired"),
         ("src/petstore/cli/x.py", "print(f'{count} animals are in hand.')", "'in hand' is retired"),
         ("src/petstore/admin/x.py", f'raise OperatorError("{LONG}")', "a sentence of 37 words"),
         ("src/petstore/cli/x.py", f'def f() -> None:\n    """{LONG}"""', "a sentence of 37 words"),
         ("src/petstore/console/templates/x.html", "<p>A <b>visitor</b> comes.</p>", "line 3: 'visitor' is retired"),
-        ("src/petstore/console/templates/x.html", '<button data-confirm="Mend it?">', "'Mend' is retired"),
+        ("src/petstore/console/templates/x.html", '<button data-confirm="Mend it?">', "'mend' is retired"),
         ("src/petstore/console/templates/x.html", f"<p>{LONG}</p>", "a sentence of 37 words"),
     ],
 )
@@ -100,6 +106,49 @@ def test_what_is_not_a_sentence_for_people_is_left_alone(tree: Path, file: str, 
     (tree / file).parent.mkdir(parents=True)
     (tree / file).write_text(harmless)
     assert documents.faults(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("subjects", "found"),
+    [
+        (["Fix it"], []),
+        (["x" * 72], []),
+        (["x" * 73], ["the subject of the last commit has 73 characters"]),
+        (["x" * 73, "Fix it"], []),
+    ],
+)
+def test_the_subject_of_the_last_commit_is_short(tmp_path: Path, subjects: list[str], found: list[str]) -> None:
+    repository = Repository(tmp_path)
+    for subject in subjects:
+        repository.commit(subject)
+    assert [fault.partition(",")[0] for fault in documents.long_subject(tmp_path)] == found
+
+
+def test_the_subject_of_a_merge_may_be_long(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    repository.commit("Fix it")
+    repository.run("switch", "--create", "other", "--quiet")
+    repository.commit("Fix something else")
+    repository.run("switch", "-", "--quiet")
+    repository.run("merge", "--no-ff", "--quiet", "--message", "x" * 90, "other")
+    assert documents.long_subject(tmp_path) == []
+
+
+def test_a_tree_without_a_repository_has_no_subject(tmp_path: Path) -> None:
+    assert documents.long_subject(tmp_path) == []
+
+
+class Repository:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.run("init", "--quiet")
+
+    def run(self, *words: str) -> None:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
+        subprocess.run(["git", "-C", str(self.directory), *identity, *words], check=True, timeout=60)
+
+    def commit(self, subject: str) -> None:
+        self.run("commit", "--allow-empty", "--quiet", "--message", subject)
 
 
 def test_an_outdated_reference_is_found_and_written_anew(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table of limits in SECURITY.md against the constants and the server, and the memory limits in deploy/."""
+"""The table in docs/reference/limits.md against the constants and the server, and the memory limits in deploy/."""
 
 import contextlib
 import importlib
@@ -35,8 +35,8 @@ INTERNAL = {
 
 def rows() -> list[tuple[str, str, str]]:
     """Of each limit: the value, the name, and what happens beyond it."""
-    section = (ROOT / "SECURITY.md").read_text().partition("## Limits")[2].partition("\n## ")[0]
-    return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \| ?([^|]*?) ?\|$", section)
+    table = (ROOT / "docs/reference/limits.md").read_text()
+    return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \| ?([^|]*?) ?\|$", table)
 
 
 def constant(name: str) -> Any:
