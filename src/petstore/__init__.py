@@ -1,3 +1,3 @@
-"""Petstore: an HTTP and JSON pet store service whose contract holds to the letter."""
+"""Petstore: an HTTP and JSON pet store service."""
 
 __version__ = "1.0.0"

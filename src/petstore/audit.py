@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import msgspec
 
-# Actions whose subject is the id of a key, or of an animal.
+# The subject of these actions is the id of a key.
 KEY_ACTIONS = (
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "end old secret",
     "revoke key", "lift ban",
 )  # fmt: skip
+# The subject of these actions is the id of an animal.
 PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
-# Every action of an operator, by its name in the audit log.
+# All actions in the audit log.
 ACTIONS = (
     *KEY_ACTIONS, *PET_ACTIONS, "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
@@ -30,7 +31,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class FoundEntries(NamedTuple):
-    """Entries with their numbers, newest first. With `more`, the search continues below the number `searched_to`."""
+    """Entries with their numbers, newest first. If `more` is true, the search continues below number `searched_to`."""
 
     entries: list[tuple[int, AuditEntry]]
     searched_to: int

@@ -1,15 +1,15 @@
-"""The tree of errors, and the list of error codes with their HTTP statuses.
+"""The exception hierarchy, and the error codes with their HTTP statuses.
 
 PetstoreError
-├── RequestError              the request is at fault; the client receives the code and the message
+├── RequestError              the request fails; the client receives the code and the message
 │   ├── Unauthorized          ├── RateLimitExceeded     ├── KeyBanned
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
 │   ├── RequestTimeout        ├── IdempotencyMismatch   ├── Gone
 │   ├── BodyTooLarge          ├── UnsupportedMediaType
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
-├── Unavailable               the store or the gate cannot answer now; becomes ServiceUnavailable
-└── OperatorError             an operator's command or setting is at fault; one line, exit code 2
+├── Unavailable               the store or the gate is unavailable; becomes ServiceUnavailable
+└── OperatorError             an operator's command or setting is not valid; one line, exit code 2
     └── MissingPackage        an optional package is not installed
 """
 
@@ -27,7 +27,7 @@ STATUS_OF_CODE = {
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
-    "malformed_request": 400,  # or 414, 431, 501, 505: the head could not be read
+    "malformed_request": 400,  # or 414, 431, 501 or 505
     "gone": 410,
     "body_too_large": 413,
     "unsupported_media_type": 415,
@@ -40,13 +40,13 @@ STATUS_OF_CODE = {
 
 
 class PetstoreError(Exception):
-    """Root of the tree."""
+    """The base class of all exceptions."""
 
 
 class RequestError(PetstoreError):
-    """A request that is answered with an `Error` body. `headers` go out with it.
+    """The request gets a response with an `Error` body and `headers`.
 
-    `usual` is the message, or a typical one where the message depends on the request.
+    `usual` is the default message. It is only an example if the message depends on the request.
     """
 
     code: ClassVar[str]
@@ -145,17 +145,17 @@ REQUEST_ERRORS = {each.code: each for each in RequestError.__subclasses__()}
 
 
 class Unavailable(PetstoreError):
-    """The store or the gate cannot answer now. The text is for the log, never for the client."""
+    """The store or the gate is unavailable. The message is for the log and is never sent to the client."""
 
 
 class OperatorError(PetstoreError):
-    """A command or a setting cannot be carried out. The text tells the operator why, and what to do."""
+    """A command failed or a setting is not valid. The message tells the operator why, and what to do."""
 
 
 class MissingPackage(OperatorError):
-    """A feature needs a package that only one of the extras installs."""
+    """A feature requires a package that is installed only with an extra."""
 
     def __init__(self, feature: str, package: str | None, extra: str) -> None:
-        # By its file: a package of this name in a public registry would be someone else's.
+        # Suggest the wheel file, because a package with this name in a public registry is not ours.
         wheel = f"./petstore-{__version__}-py3-none-any.whl[{extra}]"
-        super().__init__(f"{feature} needs the package {package}: pip install '{wheel}'")
+        super().__init__(f"{feature} requires the package {package}: pip install '{wheel}'")

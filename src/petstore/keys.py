@@ -1,7 +1,7 @@
-"""API keys: their secrets, their hash and their state.
+"""API keys: secrets, hashes and states.
 
-A secret is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters of the CRC-32 of all
-that precedes. A scanner can therefore recognise a leaked key offline, and a mistyped key costs no look-up.
+A secret is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters with the CRC-32 of
+everything before them. A scanner can recognise a leaked key offline, and a mistyped key is rejected without a look-up.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
-SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # in staging too
-TEXT_MAX = 255  # characters of a name or a contact
-LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many requests
+SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # the same for staging
+TEXT_MAX = 255  # characters in a name or a contact
+LIMIT_MAX = 10**12  # fits in the gate's 64-bit counters, and no machine can serve this many requests
 
 _TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
 _KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
@@ -40,11 +40,11 @@ _CENTURY = 100 * 365.25 * 86_400
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret, of which only a hash is stored. Times are Unix seconds."""
+    """A key without its secret. Only a hash of the secret is stored. Times are in Unix seconds."""
 
     id: str
     name: str
-    contact: str = ""  # the operator's note of whom to write to
+    contact: str = ""  # whom the operator contacts about this key
     environment: Environment
     plan: Plan
     per_minute: int
@@ -64,7 +64,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked is None and self.suspended is None and (self.expires is None or now < self.expires)
 
     def state(self, now: float) -> Literal["active", "suspended", "expired", "revoked"]:
-        """The state without regard to a ban, which only the gate knows."""
+        """Returns the state without bans, which are stored only in the gate."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and now >= self.expires:
@@ -73,7 +73,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator changes in a key; UNSET leaves a field as it is. `suspended` is a time, or None to resume."""
+    """An operator's changes to a key. UNSET leaves a field unchanged. `suspended` is a time, or None to resume."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     contact: str | msgspec.UnsetType = msgspec.UNSET
@@ -86,9 +86,9 @@ class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyQuery(NamedTuple):
-    """Which keys to find. `text` is a part of the name, the contact or the id. `ids` and `except_ids` select by id.
+    """A search for keys. `text` is part of the name, the contact or the id. `ids` and `except_ids` select by id.
 
-    `expires_by` selects keys that will expire by this time, in Unix seconds.
+    `expires_by` selects keys that expire by this time, in Unix seconds.
     """
 
     text: str = ""
@@ -110,16 +110,16 @@ def new_key(
     limits: Limits | None = None,
     expires: float | None = None,
 ) -> ApiKey:
-    """A key with a new id.
+    """Returns a key with a new id.
 
-    Raises OperatorError for an invalid name or contact, and for limits that the plan does not allow.
+    Raises OperatorError if the name or the contact is not valid, or if the plan does not allow the limits.
     """
     check_text("name", name)
     check_text("contact", contact)
     allowed = limits_of(plan, *(limits or (None, None)))
     chosen = set(scopes)
     if not chosen:
-        raise OperatorError("a key needs at least one scope: read or write")
+        raise OperatorError("a key must have at least one scope: read or write")
     return ApiKey(
         id="key_" + "".join(secrets.choice(BASE62) for _ in range(12)),
         name=name,
@@ -135,27 +135,27 @@ def new_key(
 
 
 def check_text(field: str, text: str) -> None:
-    """Raises OperatorError if the audit log or a terminal could not show the name or the contact of a key."""
+    """Raises OperatorError if a key's name or contact is too long, or has characters that a terminal cannot show."""
     if len(text) > TEXT_MAX or _TEXT_FAULT(text):
-        raise OperatorError(f"a key's {field} has at most {TEXT_MAX} characters and no control characters")
+        raise OperatorError(f"a key's {field} must have at most {TEXT_MAX} characters and no control characters")
 
 
 def limits_of(plan: Plan, per_minute: int | None, per_day: int | None) -> Limits:
-    """The limits of a key; only an enterprise key has its own. Raises OperatorError."""
+    """Returns the limits of a key. Only enterprise keys have individual limits. Raises OperatorError."""
     fixed = PLANS[plan]
     if fixed is not None:
         if per_minute is not None or per_day is not None:
-            raise OperatorError(f"the {plan} plan has fixed limits: only enterprise keys have their own")
+            raise OperatorError(f"the {plan} plan has fixed limits; limits can be set only for enterprise keys")
         return fixed
     if per_minute is None or per_day is None:
         raise OperatorError("an enterprise key needs its own limits: per minute and per day")
     if not all(1 <= limit <= LIMIT_MAX for limit in (per_minute, per_day)):
-        raise OperatorError(f"limits are whole numbers from 1 to {LIMIT_MAX:,}")
+        raise OperatorError(f"limits must be whole numbers from 1 to {LIMIT_MAX:,}")
     return Limits(per_minute, per_day)
 
 
 def mint(environment: Environment) -> str:
-    """A new secret of an API key."""
+    """Returns a new secret for an API key."""
     return new_secret(PREFIXES[environment])
 
 
@@ -174,7 +174,7 @@ def checksum(body: str) -> str:
 
 
 def well_formed(secret: str, environment: Environment) -> bool:
-    """Whether a text has the prefix, the length and the checksum of a secret. Needs no look-up."""
+    """Whether a text has the prefix, the length and the checksum of a secret. Does not look it up."""
     return has_form(secret, PREFIXES[environment])
 
 
@@ -189,13 +189,13 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """The first secret in a text, such as a leaked file with quotes around it; without one, the text itself."""
+    """Returns the first secret in a text, such as the content of a leaked file, or the text if there is none."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 
 
 def without_keys(text: str) -> str:
-    """The text for the log: a client may have put its key into the path."""
+    """Removes secrets from a text before it is logged. A client may have sent its key in the path, for example."""
     return _KEY.sub(r"\1…", text)
 
 
@@ -204,16 +204,16 @@ def digest_of(secret: str) -> bytes:
 
 
 def parse_duration(text: str, *, least: float = 0) -> float:
-    """The seconds of an expiry or an overlap as an operator writes it: `90d`, `24h`, `30m`, `10s`.
+    """Returns the seconds of a duration such as `90d`, `24h`, `30m` or `10s`.
 
-    Raises OperatorError, also for less than `least` seconds.
+    Raises OperatorError if the text is not valid, or the duration is shorter than `least` or longer than a century.
     """
     match = _DURATION(text.strip())
     if match is None:
         raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds < least:
-        raise OperatorError(f"{text!r} is too short; the least is {least:g}s")
+        raise OperatorError(f"{text!r} is too short; the minimum is {least:g}s")
     if seconds > _CENTURY:
-        raise OperatorError(f"{text!r} is more than a hundred years")
+        raise OperatorError(f"{text!r} is longer than a hundred years")
     return seconds

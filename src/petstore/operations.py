@@ -1,4 +1,4 @@
-"""The operations of the interface, one row each: routing, scopes, counting, deprecation and documents follow."""
+"""The table of operations. Routing, scopes, usage, deprecation and the OpenAPI document are based on it."""
 
 import math
 from datetime import UTC, datetime
@@ -6,16 +6,16 @@ from typing import Literal, NamedTuple
 
 from petstore.keys import Scope
 
-OperationName = str  # `operationId` in the OpenAPI document, or OTHER
+OperationName = str  # an `operationId` in the OpenAPI document, or OTHER
 
 
 class Deprecation(NamedTuple):
-    """The announced end of an operation."""
+    """The deprecation of an operation."""
 
     since: datetime
-    sunset: datetime  # from then on, the operation responds with 410
-    successor: str  # the path that replaces it, below the base address
-    replacement: str  # the same in words, for messages and documents
+    sunset: datetime  # when the operation starts to return 410
+    successor: str  # the path of the replacement, below the base address
+    replacement: str  # a description of the replacement, for messages and documents
 
     @property
     def sunset_day(self) -> str:
@@ -26,13 +26,13 @@ class Operation(NamedTuple):
     name: OperationName
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str  # below the base address
-    scope: Scope  # that a key needs
-    number: int  # never given to another operation: counts are stored in the order of the numbers
+    scope: Scope  # the scope that a key must have
+    number: int  # never reused, because counters are stored by number
     deprecation: Deprecation | None = None
 
     @property
     def end(self) -> float:
-        """The Unix time from which the operation no longer exists: infinity, unless it is deprecated."""
+        """Returns the Unix time of the sunset, or infinity if the operation is not deprecated."""
         return self.deprecation.sunset.timestamp() if self.deprecation else math.inf
 
 
@@ -50,8 +50,9 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-OTHER: OperationName = "other"  # a request of a key that is none of them: a wrong path or method, OPTIONS. Number 0
-# The name that a request is counted under, by number.
+# Requests with a key that match no operation, such as a wrong path or method, or OPTIONS. Its number is 0.
+OTHER: OperationName = "other"
+# The names under which requests are counted, in the order of their numbers.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
 
 
@@ -60,7 +61,7 @@ def deprecated_operations() -> list[Operation]:
 
 
 def end_of_items(collection: str) -> float:
-    """The Unix time from which no operation gets one item of the collection at this path: 0 if none ever does."""
+    """Returns the Unix time after which no operation returns an item of this collection, or 0 if none ever does."""
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),
         default=0.0,

@@ -1,4 +1,4 @@
-"""Operators: the people who may sign in to the console, and their tokens."""
+"""Operators, who can sign in to the console, and their tokens."""
 
 import re
 from typing import Literal, get_args
@@ -16,14 +16,17 @@ _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
 # Actors in the audit log that are not operators.
-LINK_ACTOR = "console"  # signed in to the console by the one-time link
+LINK_ACTOR = "console"  # signed in to the console with the one-time link
 ANONYMOUS_ACTOR = "anonymous"  # sent a wrong token to the console
 DEMO_ACTOR = "petstore serve --demo"  # created the keys that the demo prints
-COMMAND_LINE = " (command line)"  # follows the name of the system user who ran a command
+COMMAND_LINE = " (command line)"  # added to the name of the system user who ran a command
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """A viewer sees every page and changes nothing. Of a token, only a hash is stored. Times are Unix seconds."""
+    """An operator of the console. Viewers cannot change anything. Only a hash of the token is stored.
+
+    Times are in Unix seconds.
+    """
 
     name: str
     created: float
@@ -36,17 +39,19 @@ def is_operator_name(name: str) -> bool:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether readers of the audit log could take this name for an actor that is not an operator, in any case."""
+    """Whether a reader of the audit log could mistake this name for an actor that is not an operator. Ignores case."""
     folded = name.casefold()
     return folded in (LINK_ACTOR, ANONYMOUS_ACTOR, DEMO_ACTOR) or folded.endswith(COMMAND_LINE)
 
 
 def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
-    """Raises OperatorError for a name that the audit log could not show plainly, and for a reserved one."""
+    """Raises OperatorError if the name is not valid or is reserved."""
     if not is_operator_name(name):
-        raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
+        raise OperatorError(
+            f"an operator's name must have 1 to {NAME_MAX} printable characters, without spaces at either end"
+        )
     if is_reserved(name):
-        raise OperatorError(f'the name "{name}" is reserved, because the audit log uses it; choose another name')
+        raise OperatorError(f'the name "{name}" is reserved for the audit log; choose another name')
     return Operator(name, now, role=role)
 
 
@@ -55,5 +60,5 @@ def mint_token() -> str:
 
 
 def could_be_token(text: str) -> bool:
-    """Whether a text has the prefix, the length and the checksum of a token. Needs no look-up."""
+    """Whether a text has the prefix, the length and the checksum of a token. Does not look it up."""
     return has_form(text, PREFIX)

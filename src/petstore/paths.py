@@ -1,14 +1,14 @@
-"""How the path of a request is decoded: the same way by our server and by the adapter for other ASGI servers."""
+"""Decodes the path of a request. Used by our server and by the adapter for other ASGI servers."""
 
 from urllib.parse import unquote
 
-ESCAPES_MAX = 64  # %XX in a path: no route has so many, so a path with more is not decoded
+ESCAPES_MAX = 64  # a path with more escapes (%XX) matches no route, so it is not decoded
 
 
 def decoded_path(path: str) -> str:
-    """The path, percent-decoded except for segments with an encoded slash: they would become two segments.
+    """Percent-decodes the path, except for segments with an encoded slash, which would become two segments.
 
-    Decoding takes microseconds for each escape, and 8 KiB have room for 2,700 of them.
+    The number of escapes is limited because decoding each of them takes microseconds, and 8 KiB can hold 2,700.
     """
     if "%" not in path or path.count("%") > ESCAPES_MAX:
         return path

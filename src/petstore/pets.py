@@ -1,4 +1,4 @@
-"""Animals: the types of the interface, and the rules that a new animal must meet."""
+"""Animals: the types of the API, and the validation of new animals."""
 
 import json
 import math
@@ -17,12 +17,12 @@ from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
-NESTING_MAX = 100  # arrays and objects inside each other in the JSON of a new animal
-# For readers of the OpenAPI document: no control character, and at least one character that is not white space, which
-# is spelled out because languages do not agree on what \s matches.
+NESTING_MAX = 100  # levels of arrays and objects in the JSON of a new animal
+# For the OpenAPI document: no control characters, and at least one character that is not white space. White space is
+# spelled out because \s matches different characters in different languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
-REMOVAL_PREFIX = "rem_"  # of the id of a removal
+REMOVAL_PREFIX = "rem_"  # the prefix of a removal's id
 
 PetStatus = Literal["available", "pending", "sold"]
 STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
@@ -40,7 +40,7 @@ class NewPet(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """An animal of the catalogue."""
+    """An animal in the catalogue."""
 
     id: Int64
     name: Name
@@ -49,14 +49,14 @@ class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Page(NamedTuple):
-    """Animals in the order of their ids, and whether more follow."""
+    """Animals ordered by id, and whether there are more."""
 
     pets: list[Pet]
     more: bool
 
 
 class Found(NamedTuple):
-    """Animals that a search found. With `more`, the search continues from the id `searched_to`."""
+    """Animals found by a search. If `more` is true, the search continues at the id `searched_to`."""
 
     pets: list[Pet]
     searched_to: int
@@ -67,21 +67,21 @@ AdderKind = Literal["key", "import", "operator"]
 
 
 class Adder(NamedTuple):
-    """Who has added an animal: a key or an import, by its id, or an operator, by name."""
+    """Who added an animal. `name` is the id of a key or an import, or the name of an operator."""
 
     kind: AdderKind
     name: str
 
 
 class Origin(NamedTuple):
-    """Who added an animal, and when, in Unix seconds. The adder is None if it is not known."""
+    """Who added an animal, and when, in Unix seconds. The adder is None if unknown."""
 
     adder: Adder | None
     at: int
 
 
 class PetQuery(NamedTuple):
-    """Which animals to find. Times are in Unix seconds."""
+    """A search for animals. Times are in Unix seconds."""
 
     text: str = ""  # part of the name
     status: PetStatus | None = None
@@ -92,7 +92,7 @@ class PetQuery(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """How many animals match a query, how many of them an operator has changed, and the highest of their ids."""
+    """The number of animals that match a query, the number of those edited by an operator, and the highest id."""
 
     total: int
     edited: int
@@ -100,7 +100,7 @@ class Matching(NamedTuple):
 
 
 class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator changes in an animal; None leaves a field as it is."""
+    """An operator's changes to an animal. None leaves a field unchanged."""
 
     name: str | None = None
     category_id: int | None = None
@@ -108,7 +108,7 @@ class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdempotencyKey(NamedTuple):
-    """An API key's idempotency key, and the hash of the body that came with it."""
+    """The idempotency key of a request, with the API key's id and the hash of the body."""
 
     key_id: str
     token: str
@@ -116,12 +116,12 @@ class IdempotencyKey(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """What makes two requests one: the same API key and the same token."""
+        """Two requests with the same name are the same request."""
         return self.key_id, self.token
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """The animal as it was when it was added; `replayed` when an earlier request has added it."""
+    """The animal as it was when it was added. `replayed` is true if an earlier request added it."""
 
     pet: Pet
     replayed: bool
@@ -131,39 +131,37 @@ ImportState = Literal["running", "interrupted", "done", "undoing", "undone"]
 
 
 class Import(msgspec.Struct, frozen=True):
-    """The animals of a file. `at` is in Unix seconds."""
+    """An import of animals from a file. `at` is in Unix seconds."""
 
     id: str
     at: float
     actor: str
-    name: str  # of the file
-    sha256: str  # of its bytes
+    name: str  # the name of the file
+    sha256: str  # the hash of the file
     total: int  # animals in the file
-    added: int  # of them
+    added: int  # animals added so far
     state: ImportState
 
 
 class Undone(NamedTuple):
-    """How many animals of an import are gone, by undoing or by hand, how many stay because an operator has changed
-    them, and how many undoing has still to remove.
-    """
+    """The progress of undoing an import."""
 
-    removed: int
-    kept: int
-    left: int = 0
+    removed: int  # animals removed, by undoing the import or by an operator
+    kept: int  # animals kept because an operator has edited them
+    left: int = 0  # animals still to be removed
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Animals that an operator has removed together. `at` is in Unix seconds."""
+    """Animals that an operator removed together. `at` is in Unix seconds."""
 
     id: str
     at: float
     actor: str
-    pets: int  # those that have not been restored
+    pets: int  # animals that have not been restored
 
 
 class Removed(NamedTuple):
-    """Animals that were just removed. Without any, there is no removal."""
+    """Animals that were just removed. The id is None if there were none."""
 
     removal_id: str | None
     pets: list[Pet]
@@ -192,21 +190,22 @@ def is_status(value: object) -> TypeGuard[PetStatus]:
     return value in STATUSES
 
 
-# Returns what is wrong with a new animal that has these unknown members.
+# Returns an error message for these unknown members.
 UnknownMembersFault = Callable[[Sequence[str]], str]
 
 
 def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None) -> NewPet:
-    """Raises InvalidBody with one message that names every member at fault.
+    """Parses the body of a create request. Raises InvalidBody with a message that names every invalid member.
 
-    Unknown members, a client's `id` among them, are ignored unless `unknown_fault` is given.
+    Ignores unknown members, including `id`, unless `unknown_fault` is given.
     """
     try:
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _strictly(body, unknown_fault)
     # msgspec is several times faster than the strict parser, but accepts duplicate members. Without escapes, name and
-    # categoryId take six quotes and status four more. Any other number may be a duplicate: the strict parser tells.
+    # categoryId take six quotes, and status takes four more. With any other number of quotes, there may be a duplicate,
+    # so the strict parser decides.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
         return _strictly(body, unknown_fault)
     name = plain.name
@@ -225,7 +224,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
-    """Accepts UTF-8, an object, no NaN, no member twice. Raises InvalidBody."""
+    """Parses a JSON object in UTF-8, without NaN and without duplicate members. Raises InvalidBody."""
     if not body:
         raise InvalidBody
     repeated = _Repeated()
@@ -243,7 +242,7 @@ def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     except json.JSONDecodeError as error:
         raise InvalidBody(f"The body is not valid JSON at {_place(text[: error.pos])}.") from None
     except _NotANumber:
-        # The JSON before it is valid, so the first constant that is not in a string is the one.
+        # The JSON before the constant is valid, so it is the first constant outside a string.
         start = next(found.start(1) for found in _CONSTANT(text) if found[1])
         place = _place(text[:start])
         raise InvalidBody(f"The body is not valid JSON at {place}: NaN and Infinity are not JSON.") from None
@@ -256,22 +255,23 @@ _CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"|(NaN|-?Infinity)', re.DOTALL).findit
 
 
 class _NotANumber(Exception):
-    """NaN, Infinity or -Infinity, which Python's decoder would accept."""
+    """The body contains NaN, Infinity or -Infinity, which Python's decoder would accept."""
 
 
 def _place(before: str) -> str:
-    """Returns the position that follows a text, as an editor shows it."""
+    """Returns the position after a text, as an editor shows it."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)  # without an end too: trying each quote would be quadratic
+# The closing quote is optional. Otherwise, an unterminated string would take quadratic time.
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))
-_TO_STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")  # 1 and, as signed bytes, -1
+_TO_STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")  # 1 and -1 as signed bytes
 
 
 def _is_too_deep(body: bytes) -> bool:
-    """Python's own bound is not enough: 3.14 decodes what earlier versions refuse."""
+    """Whether the body is nested too deeply. Python's limit differs: 3.14 decodes bodies that older versions refuse."""
     if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
         return False
     steps = _STRING.sub(b"", body).translate(_TO_STEPS, _NO_BRACKETS)
@@ -279,13 +279,13 @@ def _is_too_deep(body: bytes) -> bool:
 
 
 class _Repeated:
-    """Collects duplicate members: of the outermost object by name, of objects inside it as the empty name."""
+    """Collects the names of duplicate members. A duplicate in a nested object is recorded as the empty name."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
     def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """The decoder calls this for each object, after those inside it."""
+        """Called by the decoder for each object, after the objects nested in it."""
         within = {""} if self.names else set()
         members = dict(pairs)
         if len(members) != len(pairs):
@@ -298,12 +298,15 @@ class _Repeated:
 def new_pet(
     members: Mapping[str, Any], repeated: Set[str] = frozenset(), unknown_fault: UnknownMembersFault | None = None
 ) -> NewPet:
-    """Raises InvalidBody. Without `unknown_fault`, unknown members are ignored unless they are repeated."""
+    """Validates a new animal. Raises InvalidBody.
+
+    Without `unknown_fault`, unknown members are ignored unless they are repeated.
+    """
     known = NewPet.__struct_encode_fields__
     unknown = [member for member in members if member not in known] if unknown_fault else []
     name, category_id = members.get("name", _MISSING), members.get("categoryId", _MISSING)
     status = members.get("status", "available")
-    # One test for the usual case; the message is put together only when something is wrong.
+    # Check the common case first, and build the message only if something is wrong.
     if (
         type(name) is str
         and 0 < len(name) <= NAME_MAX
@@ -326,7 +329,7 @@ def new_pet(
 
 
 def faults_of(members: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what is wrong with each member that is missing or not valid."""
+    """Returns the error for each member that is missing or not valid."""
     faults = {
         "name": _name_fault(members.get("name", _MISSING)),
         "categoryId": _category_fault(members.get("categoryId", _MISSING)),
@@ -363,13 +366,16 @@ def _no_constant(_: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) < 40 else math.inf  # int() raises for thousands of digits
+    return int(digits) if len(digits) < 40 else math.inf  # int() raises an exception for thousands of digits
 
 
 def _number(text: str) -> int | float:
-    """A number with a point or an exponent. JSON Schema counts 1.0 and 1e2 as integers; a float would lose digits."""
+    """Parses a number with a decimal point or an exponent. Like JSON Schema, treats 1.0 and 1e2 as integers.
+
+    Uses Decimal because a float would lose digits.
+    """
     try:
         exact = Decimal(text)
         return int(exact) if abs(exact) < 2**64 and exact == int(exact) else math.inf
-    except ArithmeticError:  # an exponent of twenty digits
+    except ArithmeticError:  # the exponent is too large
         return math.inf

@@ -6,7 +6,7 @@ Plan = Literal["free", "pro", "business", "enterprise"]
 
 
 class Limits(NamedTuple):
-    """Requests that a key may make in one minute window and in one day window."""
+    """How many requests a key may make per minute and per day."""
 
     per_minute: int
     per_day: int
@@ -16,5 +16,5 @@ PLANS: dict[Plan, Limits | None] = {
     "free": Limits(60, 1_000),
     "pro": Limits(300, 10_000),
     "business": Limits(1_000, 100_000),
-    "enterprise": None,  # each key has its own limits
+    "enterprise": None,  # limits are set for each key
 }

@@ -1,8 +1,8 @@
-"""Minute and day windows, strikes and bans of one key: pure arithmetic on whole milliseconds.
+"""The rate limits and bans of a key. Pure functions on whole milliseconds.
 
-A window is fixed and starts with the first request counted in it. A request is counted in both windows or in neither;
-a refused request consumes nothing. A refused request is a strike, and an admitted one clears the strikes. Too many
-strikes in a row ban the key; each further ban within a day is twice as long.
+Windows are fixed and start with the first request counted in them. An admitted request counts in both the minute and
+the day window, and clears the strikes. A refused request counts in neither window, and is a strike. Too many
+consecutive strikes ban the key. Each further ban within a day is twice as long.
 """
 
 from enum import IntEnum
@@ -16,13 +16,13 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the largest threshold that follows from a key's limit per minute
+STRIKES_MAX = 1_000  # the highest default threshold
 
 Window = Literal["minute", "day"]
 
 
 class Windows(NamedTuple):
-    """What a gate stores of a key between two requests, beside its counts."""
+    """The state of a key that a gate stores between requests, without its admission counts."""
 
     minute_start: int = 0
     minute_used: int = 0
@@ -35,7 +35,7 @@ class Windows(NamedTuple):
 
 
 class BanPolicy(NamedTuple):
-    """A key with more than `threshold` strikes is banned; 0 stands for the key's limit per minute."""
+    """A key with more than `threshold` strikes is banned. 0 means the key's limit per minute, up to STRIKES_MAX."""
 
     length: int = 60 * SECOND
     ceiling: int = 3600 * SECOND
@@ -49,9 +49,9 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """What the headers need: a window, when it resets, and how long that is from now: `wait` becomes Retry-After.
+    """The decision about a request, with the values for the headers. `wait` becomes Retry-After.
 
-    Times are in milliseconds. After a refusal `reset` is the moment from which a request is admitted.
+    Times are in milliseconds. If the request is refused, `reset` is the time when a request will be admitted again.
     """
 
     outcome: Outcome
@@ -63,7 +63,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Used(NamedTuple):
-    """What a key has used of its open windows, and the end of its ban in milliseconds, or 0."""
+    """The requests counted in a key's open windows, and the end of its ban in milliseconds, or 0."""
 
     minute: int
     day: int
@@ -74,20 +74,20 @@ ADMITTED: Final = Outcome.ADMITTED
 LIMITED: Final = Outcome.LIMITED
 BANNED: Final = Outcome.BANNED
 
-_new = tuple.__new__  # makes a named tuple in half the time of calling its class
+_new = tuple.__new__  # creates a named tuple twice as fast as its class
 
 
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
-    """Decide one request of a key. Returns the record to store: `w` itself when nothing has changed."""
+    """Decides on one request with a key. Returns the windows to store, which are `w` itself if nothing changed."""
     minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
 
     if now < ban_end:
-        if now >= ban_start - DAY:  # requests during a ban are no strikes, and do not extend the ban
+        if now >= ban_start - DAY:  # requests during a ban are not strikes and do not extend the ban
             return w, _refusal(BANNED, w, limits, now)
         ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # A window that starts further in the future than its length is not open: the clock was set back.
+    # If a window starts further in the future than its length, the clock was set back, and the window is not open.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute
@@ -103,7 +103,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
         else:
             day_start, day_used = now, 1
         after = _new(Windows, (minute_start, minute_used, day_start, day_used, 0, ban_start, ban_end, bans))
-        if day_left <= minute_left:  # in a tie the headers show the longer window
+        if day_left <= minute_left:  # in a tie, the headers show the longer window
             return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, day_start + DAY - now)
         reset = minute_start + MINUTE
         return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, reset, reset - now)
@@ -119,10 +119,10 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 
 
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
-    """Shows the exhausted window that reopens last, or the ban if that ends later.
+    """Returns a refusal with the exhausted window that reopens last, or with the ban if it ends later.
 
-    Windows that are over end before now, so they are never the last. A window in the future counts too, since it would
-    refuse the client when it returns.
+    Windows that are over have an end in the past, so they are never chosen. Windows in the future are included, because
+    they would refuse the client's next request.
     """
     minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
     per_minute, per_day = limits
@@ -136,7 +136,7 @@ def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision
 
 
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
-    """Decide one request of an address, which has one window. Returns the window's start, its use, and the decision."""
+    """Decides on one request from an address. Returns the start and the use of its window, and the decision."""
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
     reset = start + MINUTE
@@ -146,7 +146,7 @@ def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int
 
 
 def used(w: Windows, now: int) -> Used:
-    """What the record of a key says at a moment."""
+    """Returns how much a key has used of its windows at the time `now`."""
     return Used(
         minute=w.minute_used if -MINUTE < now - w.minute_start < MINUTE else 0,
         day=w.day_used if -DAY < now - w.day_start < DAY else 0,
@@ -155,5 +155,5 @@ def used(w: Windows, now: int) -> Used:
 
 
 def lifted(w: Windows) -> Windows:
-    """The record without its strikes, its ban and the number of earlier bans."""
+    """Returns the windows without strikes, the ban and the number of earlier bans."""
     return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)

@@ -1,7 +1,4 @@
-"""Settings: everything that an operator can set, in one frozen object, and the rules for it.
-
-docs/reference/settings.md lists them.
-"""
+"""The operator's settings, in one frozen object, and their validation. See docs/reference/settings.md."""
 
 import ipaddress
 import re
@@ -17,9 +14,9 @@ from petstore.keys import LIMIT_MAX, Environment
 from petstore.usage import USAGE_DAYS
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
-HOST_MAX = 300  # of a name with its port; DNS has no longer ones
+HOST_MAX = 300  # characters of a host name with its port; DNS names are shorter
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# The least and the largest value of each number.
+# The minimum and maximum of each number.
 RANGES = {
     "port": (1, 65_535),
     "workers": (1, 256),
@@ -27,7 +24,7 @@ RANGES = {
     "connections_per_address": (1, 10**6),
     "ban_seconds": (1, 10**9),
     "ban_ceiling": (1, 10**9),
-    "ban_strikes": (0, LIMIT_MAX),  # 0: the key's limit per minute
+    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's limit per minute
     "postgres_pool": (1, 1_000),
     "usage_days": (31, 100_000),
 }
@@ -66,26 +63,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_base(self) -> str:
-        """What links begin with: nothing, which makes them path-absolute, or the address that clients see."""
+        """Returns the prefix of links: the public address, or nothing, so that links are path-absolute."""
         return (self.public_url or "").rstrip("/")
 
     def base_url(self, environment: Environment) -> str:
-        """The base address of an environment as clients see it, up to and including the version segment."""
+        """Returns the base address of an environment as clients see it, including the version segment."""
         if environment == "staging" and self.staging_url is not None:
             return self.staging_url.rstrip("/") + BASES["live"]
         return self.public_base + BASES[environment]
 
     def check(self) -> None:
-        """Raises OperatorError for the first setting that breaks a rule. Opens no file and no connection."""
+        """Raises OperatorError for the first setting that is not valid. Does not open files or connections."""
         for name, (least, most) in RANGES.items():
             if not least <= getattr(self, name) <= most:
-                raise OperatorError(f"{_option(name)} {getattr(self, name)}: give a number from {least} to {most}")
+                raise OperatorError(f"{_option(name)} {getattr(self, name)}: must be from {least} to {most}")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise OperatorError("--tls-cert and --tls-key go together")
+            raise OperatorError("--tls-cert and --tls-key must be used together")
         _check_networks("--trusted-proxy", self.trusted_proxies)
         _check_networks("--metrics-from", self.metrics_from)
         if self.ban_seconds > self.ban_ceiling:
-            raise OperatorError("--ban-seconds may not be more than --ban-ceiling")
+            raise OperatorError("--ban-seconds must not exceed --ban-ceiling")
         for origin in self.cors_origins:
             if origin != "*" and not (origin.isascii() and _ORIGIN(origin)):
                 raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
@@ -95,7 +92,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             host = urlsplit(self.public_url).netloc.lower()
             if leads_to_staging(host, self.staging_url, self.public_url):
                 raise OperatorError(
-                    "--staging-url and --public-url must have different hosts; staging is at /staging/v1 there"
+                    "--staging-url and --public-url must have different hosts;"
+                    " on the host of --public-url, staging is at /staging/v1"
                 )
 
 
@@ -120,24 +118,24 @@ def _check_base_url(option: str, url: str | None) -> None:
         shown = without_password(url) if "@" in url else url
         raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
     if url.rstrip("/").endswith("/v1"):
-        raise OperatorError(f"{option} {url}: leave out /v1 at the end")
+        raise OperatorError(f"{option} {url}: remove /v1 from the end")
 
 
 def is_base_url(url: str) -> bool:
-    """Whether a URL has a scheme, a host, perhaps a port and a path, and nothing else."""
+    """Whether a URL consists of a scheme, a host and optionally a port and a path."""
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # brackets that do not match, or not the number of a port
+    except ValueError:  # the brackets do not match, or the port is not valid
         return False
     has_only_base = not (parts.query or parts.fragment or "@" in parts.netloc)
     return parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and has_only_base
 
 
 def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
-    """Whether a request with this Host is for --staging-url.
+    """Whether a request with this Host header is for --staging-url.
 
-    The name decides. The port decides too, where --staging-url has one or --public-url has the same name.
+    The host names must match. The ports must also match if --staging-url has a port or --public-url has the same name.
     """
     return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
 
@@ -148,7 +146,7 @@ def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bo
     try:
         sent = urlsplit(f"{staging.scheme}://{host}")
         port = sent.port
-    except ValueError:  # not an IPv6 address in the brackets, or not the number of a port
+    except ValueError:  # the IPv6 address or the port is not valid
         return False
     if _name(sent) != _name(staging):
         return False
@@ -163,10 +161,10 @@ def _name(url: SplitResult) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL for messages and for the audit log: without the password, be it in the login or in the query.
+    """Removes passwords from the login and the query of a URL, for messages and the audit log.
 
-    A URL that cannot be divided with certainty becomes `scheme://…`. Where a password has an unescaped `/`, `?`, `#`
-    or `@`, the parser takes a part of it for the host, the port, the path or the query.
+    Returns `scheme://…` if the URL is ambiguous. If a password contains an unescaped `/`, `?`, `#` or `@`, the parser
+    mistakes part of it for the host, the port, the path or the query.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -185,14 +183,14 @@ def without_password(url: str) -> str:
 
 
 def check_url(option: str, url: str) -> None:
-    """Raises OperatorError, without the URL, where an unescaped password makes its parts uncertain."""
+    """Raises OperatorError if an unescaped password makes the URL ambiguous. The message does not show the URL."""
     if without_password(url).endswith("://…"):
         raise OperatorError(
             f"{option}: not a valid URL; write % / ? # @ [ ] in a password as %25 %2F %3F %23 %40 %5B %5D"
         )
     for host in urlsplit(url).netloc.rpartition("@")[2].split(","):
         if (found := _HOST(host)) and found[2] and int(found[2][1:] or 0) > 65_535:
-            raise OperatorError(f"{option}: a port is at most 65535")
+            raise OperatorError(f"{option}: the port must be at most 65535")
 
 
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:[0-9]*)?").fullmatch

@@ -1,25 +1,25 @@
-"""How long things may take: the one deadline of a request, and the shares of it that single steps have.
+"""The deadline of a request, and the timeouts of its steps, which are fractions of the deadline.
 
-The deadline keeps the promise to clients: see `web/deadlines.py`. The shares do not have to add up. They make a step
-release what it holds, and let the part that hangs name the cause before the deadline passes.
+The deadline limits how long clients wait (see `web/deadlines.py`). The timeouts do not have to add up to it. They make
+each step release its resources and report the cause before the deadline passes.
 """
 
 from typing import NamedTuple
 
 
 class Timeouts(NamedTuple):
-    """In seconds. The default is a client's deadline."""
+    """A deadline and its timeouts, in seconds. Defaults to the deadline for clients."""
 
     deadline: float = 2.0
 
     @property
     def reserve(self) -> float:
-        """A write with less time left is refused before it joins a batch."""
+        """A write with less time than this is refused before it joins a batch."""
         return 0.15 * self.deadline
 
     @property
     def call(self) -> float:
-        """For one call to the store, with its wait for a connection."""
+        """For one call to the store, including the wait for a connection."""
         return 0.75 * self.deadline
 
     @property
@@ -34,17 +34,17 @@ class Timeouts(NamedTuple):
 
     @property
     def gate(self) -> float:
-        """For one batch of the gate in Redis. Afterwards the fallback decides."""
+        """For one batch of the gate in Redis. After this timeout, the fallback is used."""
         return 0.5 * self.deadline
 
     @property
     def gate_connection(self) -> float:
-        """For a connection to Redis, which is made within a batch."""
+        """For connecting to Redis within a batch."""
         return 0.8 * self.gate
 
     @property
     def gate_sentinel(self) -> float:
-        """For one Sentinel. Three that do not answer leave time for a fourth within one batch."""
+        """For one Sentinel. If three do not respond, there is still time for a fourth within a batch."""
         return 0.3 * self.gate
 
 

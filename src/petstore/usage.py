@@ -1,4 +1,4 @@
-"""Usage: requests counted per key and time, and the time spans it is shown in."""
+"""Usage: requests counted per key and interval, and the time spans in which usage is shown."""
 
 import calendar
 import re
@@ -10,9 +10,9 @@ from urllib.parse import quote
 from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# What is counted of a key. The gate counts `admitted`, workers count the others. Errors are also part of `admitted`.
+# The measures of a key. The gate counts `admitted`; workers count the others. `admitted` includes errors.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# What workers count of requests without a valid key: each of these requests is in exactly one measure.
+# The measures of requests without a valid key. Workers count each request in exactly one of them.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -27,12 +27,12 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Days of keys, and hours of all keys together, are kept forever; the finer intervals for this long.
+# Usage per key and day, and total usage per hour, is kept forever. Usage in shorter intervals is kept for these times.
 MINUTES_KEPT = 2 * HOUR
-USAGE_DAYS = 400  # hours, unless the operator chooses another number of days
+USAGE_DAYS = 400  # the default number of days for which usage per key and hour is kept
 TOTAL_MINUTES_KEPT = 26 * HOUR
-RECENT_ERRORS = 20  # kept of each key
-PATH_MAX = 200  # characters of a path that are kept
+RECENT_ERRORS = 20  # errors kept for each key
+PATH_MAX = 200  # characters kept of a path
 
 
 class KeyUsage(NamedTuple):
@@ -45,7 +45,7 @@ class KeyUsage(NamedTuple):
 
 
 class OperationUsage(NamedTuple):
-    """The same for one operation."""
+    """One measure of one key and one operation, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -55,9 +55,9 @@ class OperationUsage(NamedTuple):
 
 
 class AdmissionTotal(NamedTuple):
-    """How often the gate has admitted a key for an operation, as a number that only grows.
+    """How often the gate has admitted a key for an operation. The total only increases within an epoch.
 
-    `epoch` identifies one count from zero: a gate that has lost its totals begins again under a new one.
+    A gate that has lost its totals starts a new epoch and counts from zero.
     """
 
     environment: Environment
@@ -68,7 +68,7 @@ class AdmissionTotal(NamedTuple):
 
 
 class RecentError(NamedTuple):
-    """A request of a key that was refused or answered with an error. `path` is as `path_to_keep` returns it."""
+    """A request with a key that was refused or failed. `path` is a result of `path_to_keep`."""
 
     key_id: str
     at: float
@@ -80,7 +80,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """One measure of all keys together, or of the requests without a valid key."""
+    """One measure of all keys together, or of requests without a valid key."""
 
     start: int
     measure: Measure
@@ -102,21 +102,21 @@ class KeyTotal(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time span that ends now, in whole intervals, and the rows and bars that show it."""
+    """A time span of whole intervals that ends now, and how it is shown in tables and charts."""
 
     length: int
-    interval: Interval  # of the rows that are summed per key
+    interval: Interval  # the interval of the rows that are summed per key
     bar: int  # seconds per bar in the chart of all requests
-    total_interval: Literal[60, 3600]  # of the rows behind those bars
+    total_interval: Literal[60, 3600]  # the interval of the rows in that chart
     key_bar: int  # seconds per bar in the chart of one key
-    usage_interval: Interval  # of the rows behind those bars
+    usage_interval: Interval  # the interval of the rows in that chart
 
     def since(self, now: float) -> int:
-        """The start of the span. Its last interval is the one that contains `now`."""
+        """Returns the start of the span. Its last interval contains `now`."""
         return int(now) // self.interval * self.interval + self.interval - self.length
 
     def bars(self, now: float, seconds: int) -> list[int]:
-        """The start of each bar of that many seconds; the last bar contains `now`."""
+        """Returns the start of each bar of `seconds` seconds. The last bar contains `now`."""
         return list(range(self.since(now), int(now) + 1, seconds))
 
 
@@ -130,14 +130,14 @@ SPANS: dict[SpanName, Span] = {
 
 
 def path_to_keep(path: str) -> str:
-    """Returns the path without keys, in printable ASCII, and cut to a length that a table can show."""
-    # Keys are found before the cut, which would leave a part of a key that is not recognised.
+    """Returns the path without keys, in printable ASCII, and shortened to fit in a table."""
+    # Remove keys before shortening, because a truncated key would not be recognised.
     kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"
 
 
 def calendar_month(text: str) -> tuple[Span, int]:
-    """A month in UTC, written like 2026-10: its span in days, and the second at which it ends. Raises ValueError."""
+    """Returns the span of a month in UTC, such as 2026-10, and its last second. Raises ValueError."""
     if not _MONTH(text):
         raise ValueError(f"{text!r} is not a month; write it like 2026-10.")
     year, month = int(text[:4]), int(text[5:])

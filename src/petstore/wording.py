@@ -1,16 +1,16 @@
-"""How times, numbers of things, cells of a table and texts of clients are written for operators."""
+"""Formats times, counts, table cells and text from clients for operators."""
 
 import re
 import time
 from datetime import UTC, datetime
 
-# Control characters, line separators, marks of writing direction, lone surrogates: a terminal or an editor may act on
-# them. None is beyond four hexadecimal digits.
+# Control characters, line separators, directional marks and lone surrogates, which a terminal or an editor may
+# interpret. All of them fit in four hexadecimal digits.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes, such as `\\u001b`. JSON on one line means the same afterwards."""
+    """Escapes control characters, for example as `\\u001b`. Does not change the meaning of JSON on one line."""
     return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -23,16 +23,16 @@ def when(at: float | None) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Unix seconds of a time like 2026-11-18, 2026-11-18 14:00 or 2026-11-18T14:00:00Z. Raises ValueError.
+    """Converts a time such as 2026-11-18, 2026-11-18 14:00 or 2026-11-18T14:00:00Z to Unix seconds. Raises ValueError.
 
-    Without a time zone, it is in UTC.
+    The time zone defaults to UTC.
     """
     found = datetime.fromisoformat(text.strip())
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def duration_in_words(seconds: float) -> str:
-    """In the largest unit that needs no fraction: 30 days, 36 hours, 90 minutes, 10 seconds."""
+    """Formats a duration in the largest unit without a fraction: 30 days, 36 hours, 90 minutes, 10 seconds."""
     for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit and seconds % unit == 0:
             return counted(int(seconds // unit), noun)
@@ -44,5 +44,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """A text in a CSV file that a spreadsheet opens: it would execute a cell that begins like a formula."""
+    """Escapes a text for a CSV file, because a spreadsheet would execute a cell that begins like a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

@@ -96,7 +96,7 @@ def test_update_to_enterprise_and_back(petstore: Commands) -> None:
         (["--plan", "gold"], "--plan"),
         (["--per-minute", "5"], "free plan has fixed limits"),
         (["--plan", "pro", "--per-day", "5"], "pro plan has fixed limits"),
-        (["--expires", "0d"], "the least is 1s"),
+        (["--expires", "0d"], "the minimum is 1s"),
         (["--expires", "soon"], "--expires"),
         (["--name", "a\nb"], "control characters"),
         (["--scope", "admin"], "--scope"),
@@ -289,7 +289,7 @@ def test_a_key_has_a_contact(server: Server) -> None:
         "bob@example.com", "contact ada@example.com → bob@example.com"
     )  # fmt: skip
     assert petstore.json("keys", "update", made["id"], "--contact", "")["contact"] == ""
-    assert "contact has at most 255" in petstore.fails_in_one_line(
+    assert "contact must have at most 255" in petstore.fails_in_one_line(
         "keys", "create", "--plan", "free", "--contact", "a\x01"
     )
     petstore.text("keys", "update", key.id, "--contact", "ban@example.com")

@@ -123,7 +123,7 @@ def options_in(section: str) -> set[str]:
 @pytest.mark.parametrize("expires", ["0d", "0s", "0w"])
 def test_a_key_that_is_expired_from_the_start_is_refused(petstore: Commands, expires: str) -> None:
     message = petstore.fails_in_one_line("keys", "create", "--plan", "free", "--expires", expires)
-    assert "--expires" in message and "the least is 1s" in message
+    assert "--expires" in message and "the minimum is 1s" in message
     assert petstore.json("keys", "list") == []
 
 

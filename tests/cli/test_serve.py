@@ -176,7 +176,7 @@ def test_a_package_that_is_missing_is_found_before_anything_is_created(
         [sys.executable, "-c", hidden, *words], cwd=tmp_path, capture_output=True, text=True, timeout=20
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"needs the package {package}" in done.stderr and done.stderr.count("\n") == 1
+    assert f"requires the package {package}" in done.stderr and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -65,7 +65,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: 
         )  # fmt: skip
         assert done.returncode == 2
         wheel = f"./petstore-{__version__}-py3-none-any.whl[console]"
-        assert done.stderr == f"petstore: the console needs the package {module}: pip install '{wheel}'\n"
+        assert done.stderr == f"petstore: the console requires the package {module}: pip install '{wheel}'\n"
 
 
 def test_the_service_does_not_serve_the_console(server: Server) -> None:

@@ -248,7 +248,7 @@ def test_the_contact_of_a_key_is_shown_where_someone_may_have_to_write_to_its_ow
     assert "bob@example.com" in text_of(changed) and cells(changed, "Detail")[0].startswith(
         "contact ada@example.com → bob"
     )
-    assert "contact has at most 255" in text_of(operator.post("/live/keys", **{**fields, "contact": "x" * 256}))
+    assert "contact must have at most 255" in text_of(operator.post("/live/keys", **{**fields, "contact": "x" * 256}))
 
 
 def test_keys_that_expire_soon_are_filtered(operator: ConsoleClient) -> None:

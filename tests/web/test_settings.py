@@ -21,7 +21,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("--cors-origin shop.example.com", {"cors_origins": ("*", "shop.example.com")}),
     ("--cors-origin https://me@shop", {"cors_origins": ("https://me@shop.example.com",)}),
     ("--public-url api.example.com", {"public_url": "api.example.com"}),
-    ("--public-url https://x/v1/: leave out", {"public_url": "https://x/v1/"}),
+    ("--public-url https://x/v1/: remove /v1", {"public_url": "https://x/v1/"}),
     ("--staging-url https://staging.example.com:80a", {"staging_url": "https://staging.example.com:80a"}),
     ("in ASCII", {"staging_url": "https://bücher.example"}),
     ("different hosts", {"public_url": "https://a.example", "staging_url": "https://A.example:443"}),
