@@ -123,14 +123,21 @@ def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
 
 RECIPES = sorted((ROOT / "docs/contributing").glob("*.md"))
 # What the paths and names of a recipe are relative to.
-SOURCES = (ROOT, ROOT / "src/petstore", ROOT / "client/src/petstore_client", ROOT / "src/petstore/console/templates/pets")
+SOURCES = (
+    ROOT,
+    ROOT / "src/petstore",
+    ROOT / "client/src/petstore_client",
+    ROOT / "src/petstore/console/templates/pets",
+)
 EXAMPLES = {"0002_add_breed.sql", "docs/openapi/VERSION.json", "tests/fixtures/VERSION/", "dist/"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: str(recipe.name))
 def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
     spans = re.findall(r"`([^`\n]+)`", recipe.read_text())
-    paths = {span for span in spans if re.fullmatch(r"[\w./*-]+(?:\.(?:py|md|html|yaml|js|sql|json)|/)", span)} - EXAMPLES
+    paths = {
+        span for span in spans if re.fullmatch(r"[\w./*-]+(?:\.(?:py|md|html|yaml|js|sql|json)|/)", span)
+    } - EXAMPLES
     paths -= {"0001_initial.sql"}  # in both directories of migrations
     assert [path for path in paths if not any(any(source.glob(path)) for source in SOURCES)] == []
     code = "".join(
@@ -171,11 +178,11 @@ def _sizing() -> list[str]:
     added = [rate * CREATES * DAY for rate in RATES]
     animal, idempotency = takes["animal_in_postgresql"], takes["idempotency_key_in_postgresql"]
     rows: list[tuple[str, str, list[float]]] = [
-        ("workers, a core each that is 70 % busy", f"{node:.0f} µs a request", [float(each) for each in workers]),
+        ("workers, each using 70 % of a core", f"{node:.0f} µs a request", [float(each) for each in workers]),
         ("memory of the workers, at most, GiB", f"{memory['worker_mib']:.0f} MiB, at most {WORKER_MAX}",
          [each * WORKER_MAX / 1024 for each in workers]),
-        ("cores of Redis", f"{of_redis:.0f} µs a request", [rate * of_redis / 1e6 for rate in RATES]),
-        ("cores of PostgreSQL", f"{of_postgres:.0f} µs a request", [rate * of_postgres / 1e6 for rate in RATES]),
+        ("cores for Redis", f"{of_redis:.0f} µs a request", [rate * of_redis / 1e6 for rate in RATES]),
+        ("cores for PostgreSQL", f"{of_postgres:.0f} µs a request", [rate * of_postgres / 1e6 for rate in RATES]),
         ("new animals a day, millions", "–", [each / 1e6 for each in added]),
         ("disk for these animals, GB", f"{animal:.0f} bytes each", [each * animal / 1e9 for each in added]),
         ("disk for their idempotency keys, GB", f"{idempotency:.0f} bytes each",
@@ -196,9 +203,9 @@ def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
     assert [row for row in _sizing() if row not in section] == []
     takes = run["bytes"]
     for figure in (
-        f"A node has {run['memory']['main_process_mib']:.0f} MiB beside its workers",
-        f"{takes['animal_in_sqlite']:.0f} MB in SQLite, {takes['animal_in_postgresql']:.0f} MB in PostgreSQL",
-        f"some {round(BUSY * 1e6 / run['costs']['mix']['redis_us'], -3):,.0f} requests a second",
+        f"A node needs {run['memory']['main_process_mib']:.0f} MiB in addition to its workers",
+        f"{takes['animal_in_sqlite']:.0f} MB in SQLite and {takes['animal_in_postgresql']:.0f} MB in PostgreSQL",
+        f"about {round(BUSY * 1e6 / run['costs']['mix']['redis_us'], -3):,.0f} requests a second",
         f"a record of {takes['api_key_in_redis']} bytes",
         run["finished"],
     ):

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -68,7 +69,7 @@ RUN_BY = {
 # A command that no test runs, and the reason.
 NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
-    r"(?:useradd|install) ": "changes users and files of the machine",
+    r"(?:useradd|install|apt|ufw) ": "changes users, packages, the firewall and files of the machine",
     r"\$\{EDITOR:-vi\} ": "a person edits a file",
     r"(?:set -a; )?\. /": "reads the settings of an installed service",
     r"rm ": "deletes files of an installed service",
@@ -76,6 +77,7 @@ NOT_RUN = {
     r"(?:\S*/)?pip (?:install|download)|python3 -m venv": "make release-check installs the wheel in a new environment",
     r"podman ": "make container-check builds the image and uses it, as root",
     r"(?:openssl s_client|ssh) ": "needs another machine",
+    r"openssl rand |runuser -u postgres -- psql ": "chooses passwords; needs the superuser of PostgreSQL",
     r"redis-cli ": "no redis-cli is installed with the Redis of the tests",
     r"export PETSTORE_": "sets a variable of the reader's shell",
     r"make (?:check|test)": "it is what runs the checks and the tests",
@@ -89,12 +91,17 @@ class Line(NamedTuple):
 
 
 def commands(document: str) -> list[Line]:
-    text = (ROOT / document).read_text()
     return [
         Line(document, command.replace("\\\n", ""))
-        for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for block in blocks(document)
         for command in re.findall(r"^[$#] ((?:.*\\\n)*.*)$", block, re.MULTILINE)
     ]
+
+
+def blocks(document: str) -> list[str]:
+    """The blocks of commands; those within a list are indented."""
+    found = re.findall(r"^ *```console\n(.*?)^ *```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in found]
 
 
 ALL = [line for document in DOCUMENTS if document not in RUN_WHOLE for line in commands(document)]
@@ -124,8 +131,7 @@ def test_commands_of_every_block_are_found() -> None:
     """So that a line with another prompt does not go unseen."""
     assert len(ALL) > 120
     for document in DOCUMENTS:
-        text = (ROOT / document).read_text()
-        for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for block in blocks(document):
             assert block[:2] in ("$ ", "# ") or block.startswith("eval "), f"{document}: {block[:60]}"
 
 
