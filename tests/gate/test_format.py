@@ -66,7 +66,7 @@ def test_an_unrecognised_file_is_refused_and_left_untouched(
 ) -> None:
     write(tmp_path / "gate.mdb", records)
     before = contents(tmp_path)
-    with pytest.raises(OperatorError, match="not a gate file that this Petstore recognises") as refused:
+    with pytest.raises(OperatorError, match="not a gate file that this version of Petstore recognises") as refused:
         use(tmp_path)
     assert "\n" not in str(refused.value)
     assert contents(tmp_path) == before
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_lmdb_and_was_never_used_is_refused_and_left_untouche
     """After a first use, such a file is a damaged one: see test_recovery.py."""
     (tmp_path / "gate.mdb").write_bytes(os.urandom(100_000))
     before = contents(tmp_path)
-    with pytest.raises(OperatorError, match="not a gate file that this Petstore recognises"):
+    with pytest.raises(OperatorError, match="not a gate file that this version of Petstore recognises"):
         recover(tmp_path / "gate.mdb")
     assert contents(tmp_path) == before
 
@@ -107,7 +107,7 @@ def test_a_command_refuses_an_unrecognised_file_in_one_line(tmp_path: Path, word
     write(server.data / "gate.mdb", {b"name": b"value"})
     (server.data / "gate.mdb").chmod(0o600)
     before = contents(server.data)
-    assert "not a gate file that this Petstore recognises" in Processes(server).fails_in_one_line(*words)
+    assert "not a gate file that this version of Petstore recognises" in Processes(server).fails_in_one_line(*words)
     found = contents(server.data)
     del found["lock"]
     assert found == before

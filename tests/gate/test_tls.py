@@ -160,12 +160,12 @@ def test_the_options_of_tls_are_obeyed(certificate: Certificate) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("ssl_ca_certs=/no/file", "ssl_ca_certs: /no/file cannot be read"),
+        ("ssl_ca_certs=/no/file", "ssl_ca_certs: /no/file is not readable"),
         ("ssl_cert_reqs=maybe", "ssl_cert_reqs: maybe is not one of none, optional, required"),
-        ("ssl_ca_certs=/dev/null", "the ssl_. options cannot be used"),
+        ("ssl_ca_certs=/dev/null", "the ssl_. options are not valid"),
         ("ssl_keyfile=/dev/null", "ssl_keyfile cannot be used without ssl_certfile"),
         ("ssl_min_version=1", "1 is not a valid TLSVersion"),
-        ("ssl_context=x", "ssl_context: no such option; known here: .*ssl_ca_certs"),
+        ("ssl_context=x", "ssl_context: unknown option; valid options: .*ssl_ca_certs"),
     ],
 )
 def test_invalid_options_of_tls_are_refused_in_one_line(kind: str, query: str, message: str) -> None:
@@ -176,5 +176,5 @@ def test_invalid_options_of_tls_are_refused_in_one_line(kind: str, query: str, m
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey", "redis+sentinel", "redis+cluster"])
 def test_a_plaintext_scheme_refuses_the_options_of_tls(scheme: str) -> None:
-    with pytest.raises(OperatorError, match="ssl_ca_certs: no such option"):
+    with pytest.raises(OperatorError, match="ssl_ca_certs: unknown option"):
         open_link(f"{scheme}://h:1/{'pets' if 'sentinel' in scheme else ''}?ssl_ca_certs=x")

@@ -1,17 +1,19 @@
--- One batch of calls of a worker. Redis runs no other command at the same time, so a batch is atomic, like a transaction
--- in lmdb.py. The rules are those of rate_limits.py, in the same order. A test compares both on random requests.
+-- Executes one batch of calls from a worker. Redis runs no other command at the same time, so a batch is atomic, like a
+-- transaction in lmdb.py. The rules are the same as in rate_limits.py, in the same order. A test compares both with
+-- random requests.
 --
--- ARGV[1]   the time in milliseconds; empty: the clock of Redis, so that the clocks of nodes do not matter
--- ARGV[2-4] the ban policy: length and ceiling in milliseconds, threshold (0: the key's limit per minute, at most 1,000)
--- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16, 32 the same of staging.
---           Empty in Redis Cluster, where the versions are in another slot and the worker has compared them already.
--- ARGV[6]   the calls, 40 bytes each: what to do, keys' version under which the limits were read, per minute, per day,
---           and the number of the operation to count. For a MARK, the limit per minute is the number of milliseconds
---           for which it is kept; 0 removes it.
--- KEYS      the versions, unless ARGV[5] is empty; then the record of each call, in order
+-- ARGV[1]   the time in milliseconds. If empty, the clock of Redis is used, so that the clocks of nodes do not matter.
+-- ARGV[2-4] the ban policy: length and ceiling in milliseconds, and the threshold. 0 means the key's limit per minute,
+--           at most 1,000.
+-- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16 and 32 for staging. Empty
+--           in Redis Cluster, where the versions are in another slot and the worker has already compared them.
+-- ARGV[6]   the calls, 40 bytes each: the operation, the version of the keys at which the limits were read, the limits
+--           per minute and per day, and the number of the API operation to count. For MARK, the limit per minute is the
+--           lifetime of the mark in milliseconds; 0 removes the mark.
+-- KEYS      the versions, unless ARGV[5] is empty, followed by the record of each call, in order
 --
--- Returns the six versions, unless ARGV[5] is empty; then 48 bytes for each call: outcome, window, limit, remaining,
--- reset, wait.
+-- Returns the six versions, unless ARGV[5] is empty, followed by 48 bytes for each call: outcome, window, limit,
+-- remaining, reset, wait.
 
 local MINUTE, DAY = 60000, 86400000
 local STRIKES_MAX = 1000
@@ -24,11 +26,11 @@ local VERSION_MAX = 2 ^ 53 -- Lua cannot add 1 to larger numbers
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
 -- The record of a key, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end,
--- bans; the environment as KEY_LIVE or KEY_STAGING, the epoch; then the counts, by the number of the operation.
+-- bans, the environment as KEY_LIVE or KEY_STAGING, the epoch, and the counts in the order of the operations' numbers.
 local KEY = '<i8i8i8i8i8i8i8i8i8i8'
 local KEY_SIZE = 80 -- without the counts
 local WINDOWS_SIZE = 64 -- the shortest record: the eight numbers before the environment
-local KEY_MAX = 4096 -- bytes: far more than all counts
+local KEY_MAX = 4096 -- bytes; much larger than any valid record
 local COUNT, COUNT_SIZE = '<i8', 8
 local WINDOW, WINDOW_SIZE = '<i8i8', 16
 local RESULT = '<i8i8i8i8i8i8'
@@ -39,15 +41,15 @@ local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local reply = {}
 
--- The bytes of a record; empty if there is none, or if it has another type than a string. A record that this script
--- cannot have written must not stop the batch of all other keys, and must not admit more than a limit allows. So it counts
--- as missing and is replaced: windows start again, and all changes are announced.
+-- Returns the bytes of a record, or an empty string if it does not exist or is not a string. A record that this script
+-- cannot have written must not make the batch fail for other keys. It is treated as missing and replaced: its windows
+-- start again, or all changes are announced.
 local function stored_bytes(name)
   local stored = redis.pcall('GET', name)
   return type(stored) == 'string' and stored or ''
 end
 
--- A new version is at least the current time, so that a version lost in a failover or an eviction is not used again.
+-- A new version is at least the current time, so that a version lost in a failover or an eviction is never reused.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
@@ -75,8 +77,9 @@ local function open(start, length)
   return -length < age and age < length
 end
 
--- Choose what the headers of a refusal show: the exhausted window that reopens last, or the ban if that ends later.
--- Windows that are over end before now, so they are never the last. Returns window, limit, remaining, reset.
+-- Returns the values for the headers of a refusal: window, limit, remaining and reset. They describe the exhausted
+-- window that reopens last, or the ban if it ends later. Windows that are over have an end in the past, so they are
+-- never chosen.
 local function refusal(outcome, w, per_minute, per_day)
   local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
   local day_end = w[4] >= per_day and w[3] + DAY or 0
@@ -89,11 +92,11 @@ local function refusal(outcome, w, per_minute, per_day)
   return IN_MINUTE, per_minute, 0, minute_end
 end
 
--- Decide one request of a key. Returns whether `w` has changed, outcome, window, limit, remaining, reset.
+-- Decides on one request with a key. Returns whether `w` has changed, outcome, window, limit, remaining and reset.
 local function admit(w, per_minute, per_day)
   local ban_start, ban_end = w[6], w[7]
   if now < ban_end then
-    if now >= ban_start - DAY then -- requests during a ban are no strikes, and do not extend the ban
+    if now >= ban_start - DAY then -- requests during a ban are not strikes and do not extend the ban
       return false, BANNED, refusal(BANNED, w, per_minute, per_day)
     end
     w[6], w[7], w[8] = 0, 0, 0 -- the clock was set back by more than a day
@@ -115,7 +118,7 @@ local function admit(w, per_minute, per_day)
       w[3], w[4] = now, 1
     end
     w[5] = 0
-    if day_left <= minute_left then -- in a tie the headers show the longer window
+    if day_left <= minute_left then -- in a tie, the headers show the longer window
       return true, ADMITTED, IN_DAY, per_day, day_left - 1, w[3] + DAY
     end
     return true, ADMITTED, IN_MINUTE, per_minute, minute_left - 1, w[1] + MINUTE
@@ -133,7 +136,7 @@ local function admit(w, per_minute, per_day)
   return true, outcome, refusal(outcome, w, per_minute, per_day)
 end
 
--- Decide one request of an address, which has one window. Returns the same.
+-- Decides on one request from an address, which has one window. Returns the same values as `admit`.
 local function admit_address(w, per_minute)
   if not open(w[1], MINUTE) then w[1], w[2] = now, 0 end
   if w[2] >= per_minute then
@@ -143,10 +146,10 @@ local function admit_address(w, per_minute)
   return true, ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE
 end
 
--- A record with several calls in the batch is read once and written once.
+-- If several calls in the batch use the same record, it is read once and written once.
 local records, changed = {}, {}
 
--- A record without counts reads as one with zeros.
+-- Fills a record with zeros if its counts are missing.
 local function padded(stored, size)
   if #stored >= size then return stored end
   return stored .. string.rep('\0', size - #stored)
@@ -175,8 +178,8 @@ local function address_record(name)
   return records[name]
 end
 
--- Count an admission. A new epoch is the current time, which no earlier epoch can have. Counts of operations that only a
--- newer version knows are kept.
+-- Counts an admission. A new epoch is the current time, so that it differs from every earlier epoch. Counts of
+-- operations that only a newer version knows are kept.
 local function count_admission(w, environment, number)
   if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
@@ -222,7 +225,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- The record of a key never expires, because its counts may not have been collected yet.
+-- Records of keys never expire, because their counts may not have been collected yet.
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then

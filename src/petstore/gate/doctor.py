@@ -1,4 +1,4 @@
-"""The gate's part of `petstore check`: is the file readable, does Redis keep records, is its clock right?"""
+"""The gate's part of `petstore check`: checks the gate file, or the settings and the clock of Redis."""
 
 import asyncio
 import os
@@ -22,19 +22,17 @@ class GateReport(NamedTuple):
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
-    """`in_use`: a process is using the file."""
+    """Checks the gate file. `in_use` tells whether a process is using it."""
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:
-        return GateReport([], "no file yet; the service creates it when it starts")
+        return GateReport([], "no file yet; the service creates it on startup")
     if not os.access(path, os.R_OK):
-        return GateReport([f"{path} cannot be read; chown it to the user of the service"], "")
+        return GateReport([f"{path} is not readable; chown it to the service's user"], "")
     if not readable(path, in_use=in_use):
         if not was_used(path):
             return GateReport([str(not_recognised(path))], "")
-        return GateReport(
-            [f"{path} is damaged; the next `petstore serve` sets it aside and starts with new counters"], ""
-        )
+        return GateReport([f"{path} is damaged; the next `petstore serve` renames it and starts with new counters"], "")
     try:
         check_format(path)
     except OperatorError as error:
@@ -43,7 +41,7 @@ def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
 
 
 async def check_redis(url: str) -> GateReport:
-    """Check every server that keeps records. Raises OperatorError for a URL that is not valid."""
+    """Checks every Redis server that stores records. Raises OperatorError if the URL is not valid."""
     from petstore.gate.redis_url import open_link
 
     link = open_link(url)
@@ -51,7 +49,7 @@ async def check_redis(url: str) -> GateReport:
         async with asyncio.timeout(REDIS_TIMEOUT):
             reports = [await _check_server(name, server) for name, server in (await link.servers()).items()]
     except (Unavailable, TimeoutError) as error:
-        return GateReport([f"Redis does not answer: {str(error) or 'it takes too long'}"], "")
+        return GateReport([f"Redis does not answer: {str(error) or 'timed out'}"], "")
     finally:
         await link.close()
     return GateReport(
@@ -70,7 +68,7 @@ async def _check_server(name: str, link: "SingleLink") -> GateReport:
 
 
 def _lossy_settings(name: str, info: dict[str, str]) -> list[str]:
-    """The settings with which Redis loses counters. A setting that INFO does not name is no fault."""
+    """Returns a message for each setting that makes Redis lose counters. Ignores settings that INFO does not report."""
     faults = []
     if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
         faults.append(f"{name} evicts records when its memory is full: set maxmemory-policy noeviction")

@@ -1,4 +1,4 @@
-"""The gate of a node with a fallback: local counters while Redis is unavailable."""
+"""A gate in Redis with a fallback: local counters are used while Redis is unavailable."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class FallbackGate:
-    """Redis while it answers, otherwise a file that the workers of this node share. Limits then apply per node.
+    """Uses Redis or, if it is unavailable, a file shared by the workers of this node. Limits then apply per node.
 
-    The keys' version of the file never equals that of Redis. So a worker rereads each key when an outage begins and
-    when it ends, and once a second during the outage. The catalogue's versions differ with each request, so no page
-    comes from the cache.
+    The version of the keys in the file never equals the version in Redis. As a result, a worker rereads each key when
+    an outage begins and when it ends, and once a second during the outage. During an outage, every request gets unique
+    versions of the catalogue, so that no page is served from the cache.
 
-    If a single shard of a Cluster fails, the file decides for the keys of this shard only.
+    If one shard of a Cluster fails, the file is used only for the keys of this shard.
     """
 
     immediate = False
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has already compared the keys' version. The file has another
-                # version, so the worker would reread the key forever.
+                # Only this key's shard is down, and Redis has already compared the version of the keys. The file has a
+                # different version, so the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -69,9 +69,10 @@ class FallbackGate:
         return await self._either(lambda gate: gate.keys_version(environment))
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """During an outage other nodes use no cached page, and no cached key for longer than a second.
+        """Announces changes. During an outage, they reach only this node.
 
-        The first batch of each node after the outage announces all changes.
+        Other nodes do not use cached pages during an outage, and reread keys every second. After the outage, the first
+        batch of each node announces all changes.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -100,7 +101,7 @@ class FallbackGate:
         await self._shared.put_windows(rows)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Starts with those of the file, which are available even while Redis is not."""
+        """Yields the totals in the file first, because they are available even if Redis is not."""
         if self._path.exists():
             async for totals in self._open_fallback().admissions(key_ids):
                 yield totals
@@ -122,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Raises `error` if Redis answers and only its queue is full."""
+        """Returns the fallback. Raises `error` if Redis is available and only the queue is full."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

@@ -1,8 +1,9 @@
-"""The gate of one machine: a memory-mapped LMDB file that the workers and the command line share.
+"""The gate of a single machine: a memory-mapped LMDB file shared by the workers and the command line.
 
-LMDB's write lock makes each transaction atomic across processes, and survives a `kill -9` of its holder. Nothing is
-synced: the kernel has what a process wrote, so only a power cut can lose counters (see recovery.py). The file is
-allocated before it is mapped, so that a full disk is an error and not a SIGBUS. All calls come from one thread.
+LMDB's write lock makes each transaction atomic across processes, and is released if its holder is killed. The file is
+not synced while it is in use. The kernel holds the written pages, so only a power cut can lose counters (see
+recovery.py). The file is allocated before it is mapped, so that a full disk causes an error instead of a SIGBUS. The
+gate is used from one thread.
 """
 
 import asyncio
@@ -35,24 +36,24 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records in one transaction of a sweep, which blocks the event loop for half a millisecond
-SWEEP_BATCHES_MAX = 40  # in one sweep
-SWEEP_PERIOD = 120  # seconds, and sweeps, until each record has been checked once
+SWEEP_BATCH = 250  # records per transaction of a sweep; blocks the event loop for half a millisecond
+SWEEP_BATCHES_MAX = 40  # batches per sweep
+SWEEP_PERIOD = 120  # the number of sweeps, one per second, in which every record is checked
 READ_BATCH = 1_000
-STEPS_MAX = 100  # in one transaction, for which other workers may wait: about 300 µs
+STEPS_MAX = 100  # steps per transaction; other workers may have to wait for it, for about 300 µs
 
-# The first byte of a record's name is its kind. Only the records of addresses and marks expire: see _sweep.
+# The first byte of a record's name is its kind. Only addresses and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
 _versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
-_valid = struct.Struct("<q")  # when the mark ends
+_valid = struct.Struct("<q")  # when the mark expires
 _NEW_ADDRESS = _address.pack(0, 0)
 
 T = TypeVar("T")
 
 
 class LmdbGate:
-    """See `Gate` for what each method promises."""
+    """Implements `Gate`, which documents the methods."""
 
     immediate = True
 
@@ -65,7 +66,7 @@ class LmdbGate:
         sweep_batch: int = SWEEP_BATCH,
         sweep_batches_max: int = SWEEP_BATCHES_MAX,
     ) -> None:
-        """Raises OperatorError for a file that this version does not recognise, Unavailable if it cannot be opened."""
+        """Raises OperatorError if this version does not recognise the file, and Unavailable if it cannot be opened."""
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._counted = policy.counted
@@ -209,16 +210,15 @@ class LmdbGate:
             batches = (self._records_of(key_ids[start : start + READ_BATCH]) for start in starts)
         for rows in batches:
             yield [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
-            await asyncio.sleep(0)  # lets requests run between two batches
+            await asyncio.sleep(0)  # lets requests run between batches
 
     def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        """The record of each key."""
         return self._transact(
             lambda txn: [(key_id, txn.get(KEY + key_id.encode(), EMPTY)) for key_id in key_ids], write=False
         )
 
     def _all_records(self) -> Iterator[list[tuple[str, bytes]]]:
-        """The records of all keys, some at a time."""
+        """Yields the records of all keys in batches."""
         start = KEY
 
         def work(txn: Any) -> list[tuple[str, bytes]]:
@@ -235,7 +235,7 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # The number of batches grows with the file, because requests without a key may come from new addresses.
+            # The number of batches grows with the file, because requests without a key may come from many addresses.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
             self._env.reader_check()  # LMDB keeps every page that a killed process could still be reading
         except lmdb.Error as error:
@@ -266,9 +266,9 @@ class LmdbGate:
             return self._transact(work, write=write)
 
     def _resize(self, error: Exception) -> None:
-        """Make the full file larger, or map the size that another process gave it.
+        """Enlarges the file if it is full, or maps the new size if another process has enlarged it.
 
-        Raises Unavailable when the disk is full, and for every other error of LMDB.
+        Raises Unavailable if the disk is full, and for every other LMDB error.
         """
         if not isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
             raise self._failed(f"the gate file cannot be used: {error}") from error
@@ -288,27 +288,27 @@ class LmdbGate:
 
 
 def new_versions() -> bytes:
-    """Versions start at the current time, so that no version of an earlier file is used again."""
+    """Returns initial versions. They start at the current time, so that no version of an earlier file is reused."""
     return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
 class GroupCommit:
-    """One transaction for all the steps that requests ask for in one turn of the event loop.
+    """Runs all steps requested in one iteration of the event loop in one transaction.
 
     With a transaction for each request, workers would often wait for each other's lock, and a worker that is preempted
-    while it holds the lock would stop the others. This way, the requests of a turn take the lock once.
+    while holding the lock would block the others. With a group commit, they take the lock once per iteration.
     """
 
     def __init__(
         self, transact: Callable[[Callable[[Any], list[Any]]], list[Any]], *, steps_max: int = STEPS_MAX
     ) -> None:
-        """`transact` calls a function with a transaction, more than once if necessary, and returns its result."""
+        """`transact` calls a function with a transaction, repeatedly if necessary, and returns its result."""
         self._transact = transact
         self._steps_max = steps_max
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
-        """The result of `step`, which is called with a transaction and the values. It may be called more than once."""
+        """Calls `step` with a transaction and the values, possibly more than once. Returns a future with its result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._waiting.append((future, step, values))
@@ -328,7 +328,7 @@ class GroupCommit:
                     future.set_exception(error)
             return
         for (future, _, _), result in zip(steps, results, strict=True):
-            if not future.done():  # otherwise its request was cancelled
+            if not future.done():  # done if the request was cancelled
                 future.set_result(result)
 
 
@@ -337,7 +337,7 @@ def _address_name(environment: Environment, address: str) -> bytes:
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
-    """Check the next records, beginning with a name, remove expired ones, and return where to continue."""
+    """Checks `count` records from the name `start` on and removes expired ones. Returns the name to continue with."""
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
@@ -347,7 +347,7 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                 old = now - _address.unpack(value)[0] >= MINUTE
             elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
-            if kind == KEY:  # never expires, because of its counts; the stores' keys bound their number
+            if kind == KEY:  # never expires, because its counts are needed; there is at most one per key in the stores
                 found = cursor.set_range(VALID)
             else:
                 found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
@@ -357,10 +357,10 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """The open file, created if missing, while no other process opens it or makes it larger. Raises OSError.
+    """Opens the file, or creates it, and prevents other processes from opening or enlarging it. Raises OSError.
 
-    LMDB truncates a file to the size that it maps. Without this lock a process could read the size, another could make
-    the file larger, and the first would cut that part off.
+    LMDB truncates a file to the size that it maps. Without this lock, a process could read the size, another process
+    could enlarge the file, and the first process would then truncate it.
     """
     file = open_file(path)
     try:

@@ -1,7 +1,8 @@
-"""The record of a key, which both gates store in the same bytes; admit.lua has the same layout.
+"""The binary record of a key, which is the same in both gates and in admit.lua.
 
-The record only grows. A shorter record reads as zeros, and bytes behind the known ones are kept: so versions of the
-service with more and with fewer operations share a gate, and a new operation needs no migration.
+New fields are only added at the end. Missing bytes are read as zeros, and unknown bytes at the end are kept. As a
+result, versions of the service with different numbers of operations can share a gate, and a new operation requires no
+migration.
 """
 
 import secrets
@@ -14,16 +15,16 @@ from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
-_origin = struct.Struct("<2q")  # of the counts: the environment's number, the epoch; 0: nothing was counted
-_count = struct.Struct("<q")  # of the admissions for an operation, in the order of the operations' numbers
+_origin = struct.Struct("<2q")  # the number of the environment and the epoch, which is 0 if nothing was counted
+_count = struct.Struct("<q")  # the admissions for one operation; stored in the order of the operations' numbers
 _WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
-SIZE_MAX = 4096  # far more than all counts
-COUNT_MAX = 2**53  # Lua counts with doubles
-# Returns a plain tuple. The rules unpack it anyway, and building a named tuple would cost as much as the rules.
+SIZE_MAX = 4096  # much larger than any valid record
+COUNT_MAX = 2**53  # Lua numbers are doubles
+# Returns a plain tuple. `admit` unpacks it anyway, and creating a named tuple would take as long as `admit` itself.
 unpack_fields = _windows.unpack_from
 
 
@@ -32,7 +33,7 @@ def unpack_windows(record: bytes) -> Windows:
 
 
 def pack_windows(w: Windows) -> bytes:
-    """The first bytes of a record, up to the counts."""
+    """Returns the first bytes of a record, before the counts."""
     return _windows.pack(*w)
 
 
@@ -43,7 +44,7 @@ def with_windows(record: bytes, w: Windows) -> bytearray:
 
 
 def with_admission(record: bytes, w: Windows, environment: Environment, number: int) -> bytearray:
-    """The same, and one more admission for the operation with this number. The first of all begins a new epoch."""
+    """Like `with_windows`, but also counts an admission for an operation. The first admission starts a new epoch."""
     changed = bytearray(record)
     _windows.pack_into(changed, 0, *w)
     place = _COUNTS + number * _WIDTH
@@ -58,14 +59,14 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
 
 
 def valid_record(stored: bytes | None) -> bytes:
-    """The record that Redis has stored. A missing one, or one with a size that no record has, is empty."""
+    """Returns the stored record, or an empty record if it is missing or has an invalid size."""
     return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """What was counted; `names` are those of the operations in the order of their numbers.
+    """Returns the admission totals in a record. `names` are the operations in the order of their numbers.
 
-    Numbers that the gate cannot have counted are ignored: they must not stop the collection for all other keys.
+    Ignores invalid values, so that they do not prevent the collection of other keys' totals.
     """
     if len(record) < _COUNTS:
         return []
@@ -75,6 +76,6 @@ def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) ->
     counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
-        for name, count in zip(names, counts, strict=False)  # an earlier version has not counted all of them
+        for name, count in zip(names, counts, strict=False)  # an earlier version may have counted fewer operations
         if 0 < count < COUNT_MAX
     ]

@@ -1,13 +1,13 @@
-"""Recovery of the gate's file: whether it can be used after a crash, and whether this version wrote it at all.
+"""Recovery of the gate file: decides whether it can be used after a crash, and whether this version can read it.
 
-The file is not synced while it is in use. A crash of a process loses nothing, because the kernel has the pages. After a
-power cut, pages of different ages may be on disk, which LMDB can read but which count wrong. So a note next to the file
-names the boot of the machine in which the file is in use, or says that the whole file is on disk.
+The file is not synced while it is in use. A crash of a process loses nothing, because the kernel holds the pages. After
+a power cut, the file may contain a mix of old and new pages. LMDB can read it, but its counters may be wrong. To detect
+this, a note next to the file contains the boot id of the machine, or the word "synced" if the whole file is on disk.
 
-- The note names another boot, or there is a note and LMDB cannot read the file: it is damaged and is set aside.
-- LMDB can read the file, but its format record is missing or has another number: the file is refused and not changed.
-- There is no note, and LMDB cannot read the file: Petstore never used it, so it is refused, too.
-- The file is empty or has no records: a start was killed, and the next one continues.
+- If the note has another boot id, or there is a note and LMDB cannot read the file, the file is damaged. It is renamed.
+- If LMDB can read the file, but its format record is missing or unknown, the file is refused and not changed.
+- If there is no note and LMDB cannot read the file, Petstore has never used it. The file is refused and not changed.
+- If the file is empty or has no records, the process that created it was killed. The next start initialises it.
 """
 
 import contextlib
@@ -23,37 +23,37 @@ from petstore.data_dir import read_text, replacing, sync
 from petstore.errors import OperatorError, Unavailable
 from petstore.observability.logs import event
 
-# Written in the transaction that creates the versions, which have the same first byte.
+# The format record is written in the transaction that creates the versions. Its name has the same first byte.
 FORMAT_RECORD, FORMAT = b"vformat", b"1"
 
-# What the note says if it does not name a boot.
+# Contents of the note other than a boot id.
 SYNCED = "synced"
-UNKNOWN_BOOT = "unknown"  # in use, but the boot id cannot be read
+UNKNOWN_BOOT = "unknown"  # the file is in use, but the boot id could not be read
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def mark_in_use(path: Path) -> None:
-    """Note the boot. Must be called before the file is opened for writing. Raises OSError."""
+    """Writes the boot id to the note. Must be called before the file is opened for writing. Raises OSError."""
     _write_note(path, _boot_id())
 
 
 def mark_clean(path: Path) -> None:
-    """Sync the file and note it. Must be called only when no process uses the file any more."""
-    with contextlib.suppress(OSError):  # without this note, the next start sets the file aside, which is safe
+    """Syncs the file and updates the note. Must be called only if no process uses the file any more."""
+    with contextlib.suppress(OSError):  # otherwise the next start renames the file, which is safe
         sync(path)
         _write_note(path, SYNCED)
 
 
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
-    """Whether no power cut can have mixed the pages of the file. Reads the note, not the file.
+    """Whether the file cannot have been affected by a power cut. Reads only the note.
 
-    `in_use`: a process is using the file. Then the machine has not been down since that process opened it, so an
-    unknown boot is this boot.
+    `in_use` tells whether a process is using the file. If so, the machine has not rebooted since the process opened it,
+    so an unknown boot id is the current one.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # no note: the file is new. A note without read permission: opening the file reports that
+    except OSError:  # either the file is new and has no note, or opening the file will report the missing permission
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
@@ -64,15 +64,15 @@ def was_used(path: Path) -> bool:
 
 
 def recover(path: Path) -> Path | None:
-    """Rename a damaged file, so that the gate starts with new counters. Returns the new path.
+    """Renames a damaged file, so that the gate starts with new counters. Returns the new path.
 
-    Returns None if the file can be used or does not exist. Must be called only while no process uses the file.
-    Raises OperatorError if this version does not recognise the file, or if this user has no permission to write it:
-    its counters and bans are not dropped for that.
+    Returns None if the file is usable or does not exist. Must be called only while no process uses the file.
+    Raises OperatorError if this version does not recognise the file, or if this user has no permission to write it. In
+    both cases, the file keeps its counters and bans.
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            raise OperatorError(f"{file}: no permission to read and write it; chown it to the user of this service")
+            raise OperatorError(f"{file}: no permission to read and write it; chown it to the service's user")
     if not path.exists():
         return None
     if is_clean(path):
@@ -89,14 +89,14 @@ def recover(path: Path) -> Path | None:
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file that this version did not write, without changing it.
+    """Raises OperatorError if this version cannot use the file, and Unavailable if LMDB cannot read it.
 
-    Raises OperatorError, and Unavailable if LMDB cannot read the file.
+    Does not change the file.
     """
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
-        # Without a lock file, no process has the file open, and reading it must not create one.
+        # If there is no lock file, no process has the file open, and reading it must not create a lock file.
         lock = _lock_file(path).exists()
         with lmdb.open(str(path), subdir=False, readonly=True, lock=lock) as env, env.begin() as txn:
             is_new, found = env.stat()["entries"] == 0, txn.get(FORMAT_RECORD, b"")
@@ -111,15 +111,15 @@ def check_format(path: Path) -> None:
 
 def not_recognised(path: Path) -> OperatorError:
     return OperatorError(
-        f"{path}: not a gate file that this Petstore recognises, so it is left as it is;"
+        f"{path}: not a gate file that this version of Petstore recognises, so it was not changed;"
         " move it away, or choose another --data"
     )
 
 
 def readable(path: Path, *, in_use: bool = False) -> bool:
-    """Whether LMDB can read all of the file. A child process reads it, because a damaged file can cause a SIGBUS.
+    """Whether LMDB can read the whole file. Reads it in a child process, because a damaged file can cause a SIGBUS.
 
-    `in_use`: read under LMDB's lock, because other processes may write pages at the same time.
+    If `in_use` is true, reads it under LMDB's lock, because other processes may be writing pages.
     """
     child = os.fork()
     if child == 0:
@@ -130,7 +130,7 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
-                    pass  # the cursor copies each name and value, so every page is read
+                    pass  # the cursor reads every page, because it copies each name and value
                 code = 0
         finally:
             os._exit(code)
@@ -149,12 +149,12 @@ def _note(path: Path) -> Path:
 
 
 def _lock_file(path: Path) -> Path:
-    """LMDB's own."""
+    """Returns the path of LMDB's lock file."""
     return path.with_name(path.name + "-lock")
 
 
 def _write_note(path: Path, text: str) -> None:
-    """Returns when the note's content and name are on disk. Raises OSError."""
+    """Writes the note and syncs its content and its directory. Raises OSError."""
     note = _note(path)
     with contextlib.suppress(FileNotFoundError):
         if read_text(note) == text:

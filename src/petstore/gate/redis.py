@@ -1,7 +1,7 @@
-"""The gate of several machines: Redis or Valkey, one Lua script, the clock of Redis.
+"""The gate of several machines: a Lua script in Redis or Valkey, which uses the clock of Redis.
 
-The calls of one turn of the event loop are sent as one batch. Calls that arrive while it is in flight form the next.
-A caller only awaits a future, so a cancelled caller cannot shift the replies of other callers.
+The calls made in one iteration of the event loop are sent as one batch. Calls made while a batch is in flight form the
+next batch. Callers only await a future, so a cancelled caller cannot mix up the replies of other callers.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = CLIENT.gate
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
-BATCH_MAX = 500  # calls in one batch, during which Redis serves no other client
+BATCH_MAX = 500  # calls per batch, during which Redis serves no other client
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
 
 class QueueFull(Unavailable):
-    """Redis answers, but too many calls wait for it. The fallback must not decide, or a limit of N would admit more."""
+    """Redis is available, but too many calls wait for it. The fallback is not used, as it would exceed the limits."""
 
 
 class Batch:
-    """Calls and announcements that go to Redis together."""
+    """Calls and announcements that are sent to Redis together."""
 
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
-        self.announced = 0  # a bit for each version
-        self.versions: list[asyncio.Future[Versions]] = []  # of the callers that wait for the versions
+        self.announced = 0  # one bit for each version
+        self.versions: list[asyncio.Future[Versions]] = []  # the callers that wait for the versions
 
     def fail(self, error: Exception) -> None:
         futures: list[asyncio.Future[Any]] = [*(call.future for call in self.calls), *self.versions]
@@ -54,7 +54,7 @@ class Batch:
 
 
 class RedisGate:
-    """See `Gate` for what each method promises."""
+    """Implements `Gate`, which documents the methods."""
 
     immediate = False
 
@@ -72,10 +72,10 @@ class RedisGate:
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
         self._next = Batch([])
-        self._now = 0.0  # of the latest call; used only with a given clock
+        self._now = 0.0  # the time of the latest call; used only with a given clock
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
-        # A cached value may be from before an outage or a failover, in which versions were lost.
+        # Cached values may be stale after an outage or a failover, in which versions can get lost.
         self._announce_all = True
         self._closed = False
 
@@ -143,7 +143,7 @@ class RedisGate:
         return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
 
     async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        # MGET is not an error for a record of another type than a string. A Cluster allows it for one record at a time.
+        # Unlike GET, MGET does not fail for a record that is not a string. In a Cluster, it is limited to one slot.
         replies = await self._send([("MGET", script.key_record(key_id)) for key_id in key_ids])
         return [(key_id, valid_record(stored)) for key_id, (stored,) in zip(key_ids, replies, strict=True)]
 
@@ -166,7 +166,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Does nothing: records expire in Redis."""
+        """Does nothing, because records expire in Redis."""
 
     async def close(self) -> None:
         self._closed = True
@@ -199,7 +199,10 @@ class RedisGate:
         return await call.future
 
     async def _versions_after(self, announced: int) -> Versions:
-        """Announce changes with the next batch. They are one number in it, so the queue needs no limit here."""
+        """Announces changes with the next batch and returns the versions.
+
+        A batch stores all changes in one number, so they do not count toward the queue's limit.
+        """
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
         self._next.announced |= announced
@@ -214,7 +217,7 @@ class RedisGate:
             raise Unavailable("the gate is down")
 
     def _start_batches(self) -> None:
-        # The task begins in the next turn of the loop: all calls of this turn are in its batch.
+        # The task starts in the next iteration of the event loop, so that its batch has all calls of this iteration.
         if self._batches is None:
             self._batches = self._loop.create_task(self._run_batches())
 
@@ -232,7 +235,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, not an outage: the callers get the exception itself
+                except Exception as error:  # a bug, not an outage, so the callers get the exception itself
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:
@@ -241,7 +244,7 @@ class RedisGate:
 
     async def _run_batch(self, batch: Batch) -> None:
         announced = script.ALL_CHANGES if self._announce_all else batch.announced
-        self._announce_all = True  # unless this batch is answered
+        self._announce_all = True  # in case this batch fails
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
             versions, results = await self._link.run_script(now, self._bans, announced, batch.calls)
@@ -265,7 +268,7 @@ class RedisGate:
         failed.fail(error)
 
     def _go_down(self, outage: Unavailable) -> None:
-        """Fail every call immediately, instead of after a timeout, until a probe is answered."""
+        """Makes every call fail immediately instead of timing out, until a probe succeeds."""
         self._fail_waiting(outage)
         self._health.failed(outage)
         if self._probe is None:
@@ -279,7 +282,7 @@ class RedisGate:
                 with contextlib.suppress(Unavailable):
                     await self._run_batch(Batch([]))
                     answered = True
-        except Exception:  # a bug, not an outage: the next call gets the exception itself
+        except Exception:  # a bug, not an outage, so the next call gets the exception itself
             logger.exception("gate failed")
         finally:
             self._probe = None

@@ -1,6 +1,6 @@
-"""The link to a Redis Cluster: which shard owns which slot, and what happens if a shard does not answer.
+"""The link to a Redis Cluster: finds the shard that owns a slot, and handles shards that do not respond.
 
-A command that a shard may have executed is never resent, because it counts requests.
+A command that a shard may have executed is never resent, because it would count requests twice.
 """
 
 import asyncio
@@ -19,30 +19,29 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard; the results of other shards wait for it
-SLOTS_TIMEOUT = 0.3  # seconds for asking one server for the slots, or whether it answers
+SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard; delays the results of the other shards
+SLOTS_TIMEOUT = 0.3  # seconds for a probe, or for loading the slots from one server
 REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
-REDIRECTS_MAX = 20  # of one command: a slot that has moved may be moving again
+REDIRECTS_MAX = 20  # redirects per command, because a slot may move several times
 
-_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is read
+_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is used
 
 
 class ClusterLink:
-    """See `Link` for each method.
+    """Implements `Link`, which documents the methods.
 
-    The records are spread over the shards, and the versions are in one slot. A script can use only one slot, so a batch
-    has two parts: first the versions, then the records. A call under an outdated version of the keys is not sent, so
-    nothing is counted for it.
+    The records are distributed over the shards, and the versions are in one slot. A script can use only one slot, so a
+    batch has two parts: first the versions, then the records. Calls with an outdated version of the keys are not sent,
+    so that nothing is counted for them.
 
-    A shard that does not answer gets no commands until it answers a probe. Until then, its records are unavailable; the
-    records of other shards are not affected.
+    A shard that does not respond gets no commands until a probe succeeds. Until then, only its records are unavailable.
     """
 
     def __init__(self, hosts: Sequence[ServerAddress], options: dict[str, Any]) -> None:
-        """`options` are those of a redis-py connection, without host and port."""
+        """`options` are the options of a redis-py connection, without host and port."""
         self._hosts = hosts
         self._options = options
-        self._seeds = list(hosts)  # the servers to ask for the slots, the most reliable first
+        self._seeds = list(hosts)  # the servers from which to load the slots, the most reliable first
         self._links: dict[ServerAddress, SingleLink] = {}
         self._owners: list[ServerAddress | None] = []  # the owner of each slot
         self._refreshed_at = 0.0
@@ -72,7 +71,7 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """The servers that keep records, with a name for messages. Raises Unavailable."""
+        """Returns the servers that store records, with a name for messages. Raises Unavailable."""
         await self._ensure_slots()
         if None in self._owners:
             raise Unavailable("some slots belong to no shard")
@@ -107,7 +106,7 @@ class ClusterLink:
         self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
     ) -> list[ScriptResult | Unavailable]:
         results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
-        calls_of: dict[str, list[int]] = {}  # of each record, by their numbers
+        calls_of: dict[str, list[int]] = {}  # the numbers of the calls for each record
         for number, call in enumerate(calls):
             if not script.is_outdated(call, versions):
                 calls_of.setdefault(call.record, []).append(number)
@@ -128,9 +127,9 @@ class ClusterLink:
     # Exchanges
 
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
-        """The reply to each command, or its error, from one exchange with each shard at the same time."""
+        """Sends the commands to all shards concurrently. Returns the reply to each command, or its error."""
         replies: list[Any] = [Unavailable("no shard of the gate owns this slot")] * len(commands)
-        commands_of: dict[ServerAddress, list[int]] = {}  # of each server, by their numbers
+        commands_of: dict[ServerAddress, list[int]] = {}  # the numbers of the commands for each server
         for number, name in enumerate(names):
             server = self._owners[_slot(name)]
             if server is not None:
@@ -156,12 +155,12 @@ class ClusterLink:
     async def _follow(
         self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
     ) -> Any:
-        """The reply of the server that owns the slot now. The servers before it have executed nothing.
+        """Follows redirects and returns the reply of the current owner. Servers that redirect execute nothing.
 
-        `if_moved` is sent in place of `command` to a new owner of the versions, which may not have the newest.
+        `if_moved` is sent instead of `command` to a new owner of the versions, which may not have the newest versions.
         """
         for _ in range(REDIRECTS_MAX):
-            if not isinstance(reply, AskError):  # a MovedError is one
+            if not isinstance(reply, AskError):  # MovedError is a subclass
                 break
             server = (_host(reply.host, server[0]), reply.port)
             before: list[Command] = [script.LOAD_SCRIPT]
@@ -176,7 +175,7 @@ class ClusterLink:
     async def _exchange(
         self, server: ServerAddress, commands: Sequence[Command], if_new: IfNew | None = None
     ) -> list[Any]:
-        """The reply to each command, or its error. See SingleLink.replies for `if_new`."""
+        """Returns the reply to each command, or its error. See SingleLink.replies for `if_new`."""
         if server in self._down:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
@@ -186,7 +185,7 @@ class ClusterLink:
             self._mark_down(server, str(error))
             return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # The server was removed from the Cluster or is cut off from it, so ask other servers for the slots.
+            # The server was removed from the Cluster or is disconnected from it, so ask other servers for the slots.
             self._ask_last(server)
             if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # each batch may get this reply
                 self._refresh_soon()
@@ -204,7 +203,7 @@ class ClusterLink:
             await self._load_slots()
 
     async def _load_slots(self) -> None:
-        """Ask the seeds in turn for the owners of the slots. Raises Unavailable if no seed answers."""
+        """Loads the owners of the slots from the first seed that responds. Raises Unavailable if none responds."""
         failure = Unavailable("no shard of the gate answers")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
@@ -212,12 +211,12 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # the caller's timeout allows for only some of the seeds
+                self._ask_last(server)  # within the caller's timeout, only some of the seeds can be asked
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
             self._seeds = list(dict.fromkeys([server, *filter(None, self._owners), *self._hosts]))
-            if None in self._owners:  # a server that was removed from the Cluster knows no other server
+            if None in self._owners:  # the server may have been removed from the Cluster
                 self._ask_last(server)
             await self._close_unused_links()
             return
@@ -229,7 +228,7 @@ class ClusterLink:
     async def _close_unused_links(self) -> None:
         owners = set(self._owners)
         self._down &= owners
-        # A busy link stays open: a slot may be moving to its server.
+        # A busy link stays open, because a slot may be moving to its server.
         unused = [server for server, link in self._links.items() if server not in owners and not link.busy]
         await asyncio.gather(*(self._links.pop(server).close() for server in unused))
 
@@ -244,7 +243,7 @@ class ClusterLink:
             self._refresh_task = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        """Probe the shards that are down and load the slots, until every shard answers and every slot has an owner."""
+        """Probes the shards that are down and loads the slots, until all shards respond and all slots have an owner."""
         while True:
             try:
                 await asyncio.gather(*(self._probe(server) for server in self._down))
@@ -253,12 +252,12 @@ class ClusterLink:
                     return
             except Unavailable:
                 pass
-            except Exception:  # a bug must not end the only task that marks a shard as up
+            except Exception:  # a bug must not end the task, because only this task marks a shard as up
                 logger.exception("gate failed")
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _probe(self, server: ServerAddress) -> None:
-        """Run the script on no records: a shard that takes no writes, as in a failover, still answers a PING."""
+        """Runs the script on no records. A PING would also succeed on a shard that rejects writes during a failover."""
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
                 (reply,) = await self._link(server).replies([script.script_command([], "", (0, 0, 0), "", [])])
@@ -269,7 +268,7 @@ class ClusterLink:
 
 
 def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | None]:
-    """The owner of each slot, from the reply to CLUSTER SLOTS."""
+    """Returns the owner of each slot in the reply to CLUSTER SLOTS."""
     owners: list[ServerAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in shards:
         server = (_host(host.decode() if host else "", asked_host), int(port))
@@ -278,7 +277,7 @@ def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | No
 
 
 def _host(named: str, asked_host: str) -> str:
-    """A server that does not know its own address is reached at the address that was asked."""
+    """Returns the host of a server. If the server does not know its address, returns the address of the request."""
     return asked_host if named in ("", "?") else named
 
 

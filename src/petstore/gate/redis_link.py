@@ -1,6 +1,6 @@
-"""The protocol of a link to Redis; and the link to one server, or to the primary that Sentinels name.
+"""The protocol of a link to Redis, and the link to a single server or to the primary found by Sentinels.
 
-redis-py connects and authenticates. This module decides which commands are sent when.
+redis-py connects and authenticates. This module decides which commands to send and when to reconnect.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 from petstore.timeouts import CLIENT
 
-SCAN_COUNT = 1_000  # names that one command looks at
-# TimeoutError is an OSError. IncompleteReadError is neither: the server closed the connection within a reply.
+SCAN_COUNT = 1_000  # names checked by one SCAN command
+# OSError includes TimeoutError. IncompleteReadError means that the server closed the connection during a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
 ServerAddress = tuple[str, int]  # host and port
@@ -25,26 +25,26 @@ IfNew = Callable[[], Sequence[Command]]
 
 
 class Link(Protocol):
-    """The connections to Redis. Every method raises Unavailable; the next call then reconnects."""
+    """The connections to Redis. Every method raises Unavailable on failure, and the next call reconnects."""
 
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
-        """Run one batch. On a new connection all changes are announced: the server may not have the newest versions."""
+        """Runs one batch. Announces all changes on a new connection, whose server may not have the newest versions."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """The names of records, in batches. A name may appear twice."""
+        """Yields the names of records in batches. A name may appear twice."""
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """The reply to each command. The second word of a command is the name of its record."""
+        """Returns the reply to each command. The second word of a command is the name of its record."""
 
     async def close(self) -> None: ...
 
 
 def unavailable(error: Exception) -> Unavailable:
-    """Turns errors of redis-py and of the network into Unavailable, by their type.
+    """Converts errors of redis-py and of the network to Unavailable.
 
-    Raises any other error itself: it is a bug, which is logged with its traceback and answered with 500.
+    Raises any other error. It is a bug, which is logged with its traceback and returned as a 500.
     """
     if isinstance(error, Unavailable):
         return error
@@ -64,15 +64,15 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 class SingleLink:
-    """One connection to one server. After an error, the next command reconnects. See `Link` for each method."""
+    """One connection to one server. After an error, the next command reconnects. `Link` documents the methods."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are those of a redis-py connection. Sentinels name the host and the port, if they are given."""
+        """`options` are the options of a redis-py connection. If there are Sentinels, they provide host and port."""
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
         self._connection: Any = None
-        self._carried_script = False  # whether the script has run on this connection
+        self._carried_script = False  # whether the script has been run on this connection
         self._lock = asyncio.Lock()  # one exchange at a time
 
     async def run_script(
@@ -100,7 +100,7 @@ class SingleLink:
         return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
-        """The servers that keep records, with a name for messages. Raises Unavailable."""
+        """Returns the servers that store records, with a name for messages. Raises Unavailable."""
         return {"Redis": self}
 
     @property
@@ -108,15 +108,15 @@ class SingleLink:
         return self._lock.locked()
 
     async def command(self, *words: Any) -> Any:
-        """The reply to one command. Raises Unavailable."""
+        """Returns the reply to one command. Raises Unavailable."""
         (reply,) = await self.send([words])
         return reply
 
     async def replies(self, commands: Sequence[Command], if_new: IfNew | None = None) -> list[Any]:
-        """The reply to each command, in one exchange. An error that the server replies is returned, not raised.
+        """Returns the reply to each command, in one exchange. Errors in replies are returned, not raised.
 
-        `if_new` makes the commands for a connection on which the script has not run yet: after a failover the server
-        behind it may not have the newest versions. Raises Unavailable.
+        `if_new` returns the commands to send if the script has not been run on this connection yet, because the server
+        may not have the newest versions after a failover. Raises Unavailable.
         """
         async with self._lock:
             try:
@@ -132,7 +132,7 @@ class SingleLink:
             except DRIVER_ERRORS as error:
                 await self._disconnect()
                 raise unavailable(error) from error
-            except BaseException:  # a cancelled exchange leaves replies on the connection
+            except BaseException:  # replies to a cancelled exchange may still arrive on the connection
                 await self._disconnect()
                 raise
             if if_new is not None and not isinstance(replies[-1], Exception):
@@ -140,12 +140,12 @@ class SingleLink:
             return replies
 
     async def close(self) -> None:
-        await self._disconnect(nowait=False)  # waits for the closing messages of TLS
+        await self._disconnect(nowait=False)  # waits for the TLS shutdown
         if self._sentinels is not None:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """Returns the reply. For an error, disconnects, since the primary may have changed, and raises Unavailable."""
+        """Returns the reply. For an error, disconnects, as the primary may have changed, and raises Unavailable."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -171,7 +171,7 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.find_primary()
         self._connection = self._connection_class(**options)
         await self._connection.connect()
-        # redis-py has no public way to tell that the server closed an idle connection.
+        # redis-py has no public API to detect that the server has closed an idle connection.
         self._reader: asyncio.StreamReader = self._connection._reader
 
     async def _disconnect(self, *, nowait: bool = True) -> None:
@@ -183,16 +183,16 @@ class SingleLink:
 
 
 class Sentinels:
-    """The Sentinels that know which server is the primary of a service."""
+    """Sentinels, which know the primary of a service."""
 
     def __init__(self, servers: Sequence[ServerAddress], options: dict[str, Any], service: str) -> None:
-        """`options` are those of a redis-py connection, without host and port."""
-        # Protocol 2, because the reply would be a map in protocol 3.
+        """`options` are the options of a redis-py connection, without host and port."""
+        # In protocol 3, the reply would be a map.
         self._links = [SingleLink({**options, "host": host, "port": port, "protocol": 2}) for host, port in servers]
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Ask the Sentinels in turn, the last one that knew the primary first.
+        """Asks the Sentinels in turn, starting with the one that answered last.
 
         Raises Unavailable if no Sentinel knows a primary that is up.
         """
@@ -209,7 +209,7 @@ class Sentinels:
             if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
                 self._links.sort(key=lambda each: each is not link)
                 return found[b"ip"].decode(), int(found[b"port"])
-        raise Unavailable(f"no Sentinel names a primary of {self._service}: {cause}")
+        raise Unavailable(f"no Sentinel knows the primary of {self._service}: {cause}")
 
     async def close(self) -> None:
         for link in self._links:

@@ -1,4 +1,4 @@
-"""How `admit.lua` is called: the record names, the packed arguments and the packed reply."""
+"""Calls `admit.lua`: names the records, packs the arguments and unpacks the reply."""
 
 import asyncio
 import hashlib
@@ -18,26 +18,26 @@ from petstore.rate_limits import Decision, Outcome, Window, Windows
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
-# The versions, and a result for each call. Unavailable is the result where only one shard fails.
+# The versions, and a result for each call. The result is Unavailable if only the shard of this call failed.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
-SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis names a script by it
+SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # identifies the script in Redis
 
-# What the script can do with a record.
+# The operations of the script on a record.
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
 KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
-OUTDATED = 3  # the outcome of a call that was made under an old version of the keys
+OUTDATED = 3  # the outcome of a call with an old version of the keys
 
-# The number is that of the format. A version of the service that changes the format uses another prefix.
+# The number in the prefix is the version of the format. Change it whenever the format changes.
 PREFIX = "petstore/1/"
 VERSIONS_RECORD = f"{PREFIX}versions"
 VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
     name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
-ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bit for each version
+ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # one bit for each version
 
 _versions = struct.Struct(f"<{len(VERSION_NUMBER)}q")
 _call = struct.Struct("<5q")
@@ -55,11 +55,11 @@ class ScriptCall(NamedTuple):
     per_minute: int
     per_day: int
     future: "asyncio.Future[tuple[Versions, ScriptResult]]"
-    number: int = 0  # of the operation to count
+    number: int = 0  # the number of the API operation to count
 
 
 def key_record(key_id: str) -> str:
-    """The record's name. The braces are Redis' hash tag: records of one key share a slot."""
+    """Returns the name of a key's record. The braces are a hash tag of Redis Cluster, which determines the slot."""
     return f"{PREFIX}key/{{{key_id}}}"
 
 
@@ -78,7 +78,7 @@ def address_record(environment: Environment, address: str) -> str:
 def script_command(
     records: Sequence[str], now: str, bans: Sequence[int], announced: int | str, calls: Iterable[ScriptCall]
 ) -> Command:
-    """The command that runs the script; `admit.lua` explains the arguments."""
+    """Returns the command that runs the script. `admit.lua` documents the arguments."""
     pack = _call.pack
     packed = [pack(each.operation, each.keys_version, each.per_minute, each.per_day, each.number) for each in calls]
     return ("EVALSHA", SCRIPT_SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
@@ -112,5 +112,5 @@ def is_outdated(call: ScriptCall, versions: Versions) -> bool:
 
 
 def put_command(key_id: str, w: Windows) -> Command:
-    """Replaces the first bytes of the record, and keeps the counts."""
+    """Returns the command that replaces the windows in a record and keeps the counts."""
     return ("SETRANGE", key_record(key_id), 0, pack_windows(w))

@@ -1,4 +1,4 @@
-"""TLS for connections to Redis: the options of a URL, and one SSL context for all connections of a link."""
+"""TLS for connections to Redis. Creates one SSL context for all connections of a link from the options in its URL."""
 
 import os
 import ssl
@@ -14,9 +14,9 @@ VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required"
 
 
 class TlsConnection(SSLConnection):
-    """A connection of redis-py with a given SSL context.
+    """A redis-py connection with a given SSL context.
 
-    redis-py would create a context for each connection, which blocks the event loop for 40 ms.
+    redis-py would create a context for each connection, which would block the event loop for 40 ms.
     """
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
@@ -25,13 +25,13 @@ class TlsConnection(SSLConnection):
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """The context for the `ssl_*` options of a URL. Raises ValueError.
+    """Returns an SSL context for the `ssl_*` options of a URL. Raises ValueError.
 
-    With a CA in the options, only this CA is trusted. redis-py would also trust those of the system.
+    If the options contain a CA, only this CA is trusted. redis-py would also trust the system's CAs.
     """
     for name in PATHS:
         if name in options and not os.access(options[name], os.R_OK):
-            raise ValueError(f"{name}: {options[name]} cannot be read")
+            raise ValueError(f"{name}: {options[name]} is not readable")
     if "ssl_keyfile" in options and "ssl_certfile" not in options:
         raise ValueError("ssl_keyfile cannot be used without ssl_certfile")
     verify_mode = options.get("ssl_cert_reqs", "required")
@@ -44,7 +44,7 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
         context.check_hostname = options.get("ssl_check_hostname", True) and verify_mode != "none"
         context.verify_mode = VERIFY_MODES[verify_mode]
         if "ssl_certfile" in options:
-            # Without a password, OpenSSL would ask for one on the terminal.
+            # If the password were None, OpenSSL would prompt for it on the terminal.
             password = options.get("ssl_password", "")
             context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"), password)
         if "ssl_min_version" in options:
@@ -52,5 +52,5 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
         if "ssl_ciphers" in options:
             context.set_ciphers(options["ssl_ciphers"])
     except OSError as error:
-        raise ValueError(f"the ssl_* options cannot be used: {error}") from error
+        raise ValueError(f"the ssl_* options are not valid: {error}") from error
     return context

@@ -15,14 +15,14 @@ from petstore.gate.redis_tls import TLS_OPTIONS, TlsConnection, tls_context
 SERVER_OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
                   "retry_on_timeout", "health_check_interval")  # fmt: skip
 SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
-OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # without those for TLS
+OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # without TLS options
 
 
 def open_link(url: str) -> SingleLink | ClusterLink:
-    """The link of a URL; it connects when it is first used. Raises OperatorError for a URL that is not valid.
+    """Returns a link, which connects when it is first used. Raises OperatorError if the URL is not valid.
 
-    redis://host:port/db, valkey://; redis+sentinel://host:port,host:port/name; redis+cluster://host:port,host:port;
-    over TLS rediss://, valkeys://, rediss+sentinel:// and rediss+cluster://.
+    The forms of a URL are redis://host:port/db and valkey://host:port/db, redis+sentinel://host:port,host:port/name and
+    redis+cluster://host:port,host:port. With TLS, the schemes are rediss, valkeys, rediss+sentinel and rediss+cluster.
     """
     kind = urlsplit(url).scheme.partition("+")[2]
     try:
@@ -36,7 +36,7 @@ def open_link(url: str) -> SingleLink | ClusterLink:
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """The options of a connection to a server of the URL, without host and port if there are several servers.
+    """Returns the options of a redis-py connection, without host and port if the URL names several servers.
 
     Raises ValueError.
     """
@@ -58,12 +58,12 @@ def connection_options(url: str) -> dict[str, Any]:
 
 
 def _check_options(query: str, known: Sequence[str]) -> None:
-    """Raises ValueError. redis-py would only fail when it connects, and would not name the valid options."""
+    """Raises ValueError for unknown options. redis-py would fail only when connecting, without the valid options."""
     unknown = [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
     if not all(map(str.isidentifier, unknown)):
-        raise ValueError("its query cannot be understood; write ? and @ in a password as %3F and %40")
+        raise ValueError("the query is not valid; write ? and @ in a password as %3F and %40")
     if unknown:
-        raise ValueError(f"{', '.join(unknown)}: no such option; known here: {', '.join(known) or 'none'}")
+        raise ValueError(f"{', '.join(unknown)}: unknown option; valid options: {', '.join(known) or 'none'}")
 
 
 def _servers(url: str) -> list[ServerAddress]:
@@ -72,19 +72,19 @@ def _servers(url: str) -> list[ServerAddress]:
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         host, _, port = server.rpartition(":")
         if not host or not port.isdigit():
-            raise ValueError(f"{server}: give host:port, several with a comma in between")
+            raise ValueError(f"{server}: give host:port, separated by commas")
         servers.append((host.strip("[]"), int(port)))
     return servers
 
 
 def _sentinel_link(url: str) -> SingleLink:
-    """The link to the primary that the Sentinels name. Raises ValueError."""
+    """Returns a link to the primary found by the Sentinels. Raises ValueError."""
     parts = urlsplit(url)
     service = parts.path.strip("/")
     if not service:
-        raise ValueError(f"name the service: {parts.scheme}://host:26379,host:26379/name")
+        raise ValueError(f"the name of the service is missing: {parts.scheme}://host:26379,host:26379/name")
     options = connection_options(url)
-    # The login of the URL is that of the servers. Sentinels have another one, or none.
+    # The login in the URL is for the Redis servers. The Sentinels have a separate login, or none.
     login = {name.removeprefix("sentinel_"): options.pop(name) for name in SENTINEL_OPTIONS if name in options}
     for_sentinels = {name: value for name, value in options.items() if name not in ("username", "password")}
     return SingleLink(options, Sentinels(_servers(url), {**for_sentinels, **login}, service))

@@ -1,1 +1,1 @@
-"""The HTTP/1.1 server: connections, messages, worker processes and TLS. Knows no application."""
+"""The HTTP/1.1 server: connections, messages, worker processes and TLS. Independent of the application."""

@@ -1,4 +1,4 @@
-"""Runs an ASGI application on our server, so that it has the same limits and deadlines."""
+"""Runs an ASGI application on our server, with the same limits and timeouts."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from petstore.errors import BodyTooLarge
 from petstore.server.bodies import BrokenOff
 from petstore.server.messages import RequestMessage
 
-BODY_TIMEOUT = 20.0  # for the next bytes of a body
+BODY_TIMEOUT = 20.0  # seconds to wait for more bytes of a body
 REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
 
 Message = MutableMapping[str, Any]
@@ -20,7 +20,7 @@ logger = logging.getLogger("petstore")
 
 
 class AsgiResponse(NamedTuple):
-    """A response of the application. With a `stream`, its headers say how long it is."""
+    """A response from the application. If there is a `stream`, the headers contain its length."""
 
     status: int
     headers: str
@@ -71,16 +71,16 @@ class AsgiBridge:
 
 
 class _Exchange:
-    """One request and its response, as the messages of ASGI."""
+    """One request and its response, as ASGI messages."""
 
     def __init__(self, request: RequestMessage) -> None:
         self._request = request
         self._body_ended = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        # Of the response: bytes, and whether more come. None: the application ended before its response was complete.
+        # Parts of the response, and whether there are more. None means that the application ended too early.
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(1)
-        self._over = asyncio.Event()  # the response is complete, the application has ended, or the client has gone
+        self._over = asyncio.Event()  # the response is complete, the application ended, or the client disconnected
 
     async def receive(self) -> Message:
         if self._body_ended:
@@ -105,14 +105,14 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # the application goes on to send, and must let others work meanwhile
+                await asyncio.sleep(0)  # drops the part, but lets other tasks run if the application keeps sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:
                 self._over.set()
 
     async def end(self) -> None:
-        """The application has ended, whether or not it has answered."""
+        """Called when the application has ended, even if its response is incomplete."""
         if not self._over.is_set():
             await self._parts.put(None)
             self._over.set()
@@ -128,12 +128,12 @@ class _Exchange:
         headers = "".join(
             f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n"
             for name, value in self._headers
-            if name != b"connection" and (streamed or name != b"content-length")  # the server itself adds these
+            if name != b"connection" and (streamed or name != b"content-length")  # added by the server
         )
         return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
 
     async def _stream(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
-        """Raises BrokenOff when the application ends before its response is complete."""
+        """Raises BrokenOff if the application ends before its response is complete."""
         try:
             if first:
                 yield first
@@ -143,7 +143,7 @@ class _Exchange:
                     raise BrokenOff
                 body, more = part
                 yield body
-        finally:  # also when the client has gone: the application learns of it, and waits no longer
+        finally:  # also unblocks the application if the client has disconnected
             self._over.set()
             while not self._parts.empty():
                 self._parts.get_nowait()

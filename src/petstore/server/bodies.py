@@ -1,4 +1,4 @@
-"""Bodies of requests: sized or chunked, as they arrive. How long one may be is the application's decision."""
+"""Request bodies, sized or chunked, read as they arrive. The application limits their size."""
 
 import asyncio
 import re
@@ -6,10 +6,10 @@ from typing import Protocol
 
 from petstore.errors import BodyTooLarge
 
-BUFFER_MAX = 64 * 1024  # bytes of a body that wait for the application before the connection stops reading
-CHUNK_LINE_MAX = 4 * 1024  # bytes of a chunk's size with its extensions, or of a trailer
-CHUNK_OVERHEAD_MAX = 384 * 1024  # bytes of all these lines
-CHUNKS_MAX = 8_192  # reading one takes about a microsecond, however short it is
+BUFFER_MAX = 64 * 1024  # bytes of a body to buffer before the connection stops reading
+CHUNK_LINE_MAX = 4 * 1024  # bytes in a line with a chunk size and its extensions, or with a trailer
+CHUNK_OVERHEAD_MAX = 384 * 1024  # bytes in all of these lines together
+CHUNKS_MAX = 8_192  # reading a chunk takes about a microsecond, even if it is short
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SIZE = rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"  # with extensions
@@ -19,7 +19,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*").f
 
 
 class Malformed(Exception):
-    """A message that is not HTTP/1.1, or is beyond a limit. The status is 413 for a body in too many chunks."""
+    """The message is not valid HTTP/1.1 or exceeds a limit. The status is 413 if the body has too many chunks."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -27,26 +27,26 @@ class Malformed(Exception):
 
 
 class BrokenOff(ConnectionError):
-    """The body ended before its length, or is malformed: no more of it will come."""
+    """The body is incomplete or malformed."""
 
 
 class BodySource(Protocol):
     def update_reading(self) -> None:
-        """Called when a body becomes full, and when the application has taken what made it full."""
+        """Called when the buffer of a body becomes full, and when the application has read it."""
 
     def write(self, data: bytes) -> None: ...
 
 
 class BodyStream:
-    """The body of a request, fed by the connection and read by the application."""
+    """The body of a request. The connection feeds it, and the application reads it."""
 
     def __init__(self, source: BodySource, length: int, *, continues: bool) -> None:
-        """`length` -1: chunked. `continues`: the client waits for a 100 before it sends the body."""
+        """`length` is -1 if the body is chunked. `continues` tells whether the client waits for a 100 Continue."""
         self._source = source
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # one object: a list of the parts that arrive would be 40 times as large as they are
+        self._parts = bytearray()  # a list of small parts would take up to 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes
         self._broken = False
@@ -54,16 +54,19 @@ class BodyStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether the connection must not read more until the application has taken what has arrived."""
+        """Whether the connection must stop reading until the application has read the buffer."""
         return len(self._parts) > BUFFER_MAX and not self.complete
 
     @property
     def held(self) -> int:
-        """Bytes in memory, with what the application has taken: of a longer body, it keeps the rest in a file."""
+        """Returns the bytes in memory, including those that the application has read.
+
+        The application keeps only the first BUFFER_MAX bytes in memory, and the rest in a file.
+        """
         return len(self._parts) + min(self._taken, BUFFER_MAX)
 
     def feed(self, data: bytes) -> bytes:
-        """Returns what is behind the body. Raises Malformed, and breaks the stream off, for a malformed chunk."""
+        """Adds data and returns the bytes after the end of the body. Raises Malformed if a chunk is malformed."""
         if self._chunks is not None:
             try:
                 part, rest = self._chunks.decode(data)
@@ -83,16 +86,16 @@ class BodyStream:
         return rest or b""
 
     def take(self) -> bytes:
-        """All that has arrived and was not taken yet."""
+        """Returns and removes the buffered bytes."""
         taken = bytes(self._parts)
         self._parts = bytearray()
         self._taken += len(taken)
         return taken
 
     async def read(self) -> bytes:
-        """The next bytes of the body; empty at its end.
+        """Returns the next bytes of the body, or no bytes at its end.
 
-        Raises BrokenOff, and BodyTooLarge for a body in too many chunks.
+        Raises BrokenOff, and BodyTooLarge if the body has too many chunks.
         """
         while not self._parts and not self.complete:
             if self._chunks is not None and self._chunks.are_too_many:
@@ -124,11 +127,11 @@ class BodyStream:
 
 
 class ChunkedDecoder:
-    """Decodes a chunked body (RFC 9112, 7.1), strictly. Trailers are checked and dropped as they arrive."""
+    """A strict decoder for chunked bodies (RFC 9112, 7.1). It validates trailers and drops them."""
 
     def __init__(self) -> None:
-        self._pending = b""  # an unfinished line
-        self._left = 0  # bytes of the present chunk, without its line end
+        self._pending = b""  # an incomplete line
+        self._left = 0  # bytes left in the current chunk, without its line end
         self._needs_line_end = False
         self._trailers: int | None = None  # how many have arrived; None before the last chunk
         self._chunks = 0
@@ -139,7 +142,7 @@ class ChunkedDecoder:
         return self._chunks > CHUNKS_MAX
 
     def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """The decoded bytes, and what is behind the body once it has ended. Raises Malformed."""
+        """Returns the decoded bytes and, once the body has ended, the bytes after it. Raises Malformed."""
         data = self._pending + data
         self._pending = b""
         decoded: list[bytes] = []
@@ -168,10 +171,9 @@ class ChunkedDecoder:
                 return b"".join(decoded), data[position:]
 
     def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
-        """Read chunks that have arrived completely. Returns where they end; the caller reads everything else.
+        """Reads complete chunks and returns the position after them. The caller reads the rest. Raises Malformed.
 
-        This takes half the time of reading the line, the bytes and the line end of a chunk in separate steps.
-        Raises Malformed.
+        This is twice as fast as reading the line, the bytes and the line end of a chunk in separate steps.
         """
         while (line := _CHUNK_LINE(data, position)) is not None:
             start = line.end()
@@ -189,7 +191,7 @@ class ChunkedDecoder:
         return position
 
     def _read_line(self, line: bytes) -> bool:
-        """Whether the body has ended. Raises Malformed."""
+        """Reads one line and returns whether the body has ended. Raises Malformed."""
         if self._needs_line_end:
             if line:
                 raise Malformed(400)
@@ -211,7 +213,7 @@ class ChunkedDecoder:
         return False
 
     def _keep(self, unfinished: bytes) -> None:
-        """Raises Malformed for what cannot become a line."""
+        """Keeps an incomplete line. Raises Malformed if it cannot become a valid line."""
         bare_line_end = b"\n" in unfinished or b"\r" in unfinished[:-1]
         wrong_end = self._needs_line_end and unfinished not in (b"", b"\r")
         if bare_line_end or wrong_end or len(unfinished) > CHUNK_LINE_MAX:

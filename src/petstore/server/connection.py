@@ -1,7 +1,8 @@
-"""One connection: requests in, responses out, in order, and the decision when it ends.
+"""One connection: reads requests, sends responses in order, and decides when to close.
 
-It bounds the time for a head, the time that a connection may be idle or not take its responses, and what it may
-still send after the last response. A connection counts the memory that it holds; `HttpServer` bounds the sum.
+A connection has timeouts for receiving the headers of a request, for being idle and for a client that does not read its
+responses. It also limits what a client may send after the last response. It counts the memory that it uses, and
+`HttpServer` limits the total.
 """
 
 import asyncio
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client takes at least this many bytes in that time
-WRITE_HIGH = 16 * 1024  # unsent bytes; beyond them nothing is read, and the next part of a body waits
-PART_MAX = 32 * 1024  # bytes of a body that are written at once
-LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for what a client still sends after the last response
-UNKNOWN_PEER = "unknown"  # of a connection that was reset before it was read
-LARGE = 16 * 1024  # bytes: a body from this size on is written by itself, not copied behind its head
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client must read at least this many bytes in this time
+WRITE_HIGH = 16 * 1024  # above this number of unsent bytes, the connection stops reading and pauses streaming
+PART_MAX = 32 * 1024  # bytes of a body to write at once
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for data that a client sends after the last response
+UNKNOWN_PEER = "unknown"  # the connection was reset before its address could be read
+LARGE = 16 * 1024  # a body of at least this many bytes is written separately instead of being copied after its headers
 CLOSING = (408, 413)  # responses after which the rest of the body is not read
-CONNECTION_COST = 16 * 1024  # bytes: what a connection counts for, with three requests and what is not counted
-UNCOUNTED_MAX = 4 * 1024  # bytes of requests, so that ordinary ones need no counting
-HELD_FACTOR = 2  # bytes of memory for a byte that is held: parts of it are copies, and between them are gaps
+CONNECTION_COST = 16 * 1024  # estimated bytes for a connection with up to three small requests
+UNCOUNTED_MAX = 4 * 1024  # requests below this size are not counted, because CONNECTION_COST includes them
+HELD_FACTOR = 2  # estimated bytes of memory per buffered byte, because of copies and fragmentation
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
@@ -41,21 +42,21 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: RequestMessage | None = None
-        self._rejecting = False  # the response to a malformed message is being made
-        # One for all requests: a task for each would have to be made, registered and forgotten each time.
+        self._rejecting = False  # whether a malformed message is being rejected
+        # One task handles all requests, because creating a task for each request takes time.
         self._task: asyncio.Task[None] | None = None
-        self._idle: asyncio.Future[None] | None = None  # what the task waits for between two requests
-        self._write_paused = False  # the client does not take its responses
-        self._lingers = False  # after the last response: what still comes is dropped
-        self._writable: asyncio.Future[None] | None = None  # while a body waits for that to end
+        self._idle: asyncio.Future[None] | None = None  # the task waits for this between requests
+        self._write_paused = False  # the client does not read its responses
+        self._lingers = False  # the last response was sent, and further data is dropped
+        self._writable: asyncio.Future[None] | None = None  # streaming waits for this while writing is paused
         self._written = 0  # bytes of responses
-        self._taken = 0  # how many of them the client had taken at `_taken_at`
+        self._taken = 0  # bytes that the client had read at `_taken_at`
         self._taken_at = server.now
-        self._bytes_after_end = 0  # bytes that came after the last request
-        self.since = server.now  # when the present state began: idle, in a head, full, or lingering
+        self._bytes_after_end = 0  # bytes received after the last request
+        self.since = server.now  # when the current state began: idle, receiving headers, full, or lingering
         self.peer = ""
-        self.group: Hashable = None  # of its address
-        self.cost = self.held = CONNECTION_COST  # bytes of memory: when it is idle, and now
+        self.group: Hashable = None  # the group of its address
+        self.cost = self.held = CONNECTION_COST  # bytes of memory, when idle and now
 
     # Called by the event loop
 
@@ -65,7 +66,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
     def attach(self, transport: Any) -> None:
-        """With TLS, before the handshake."""
+        """Sets the transport. With TLS, called before the handshake."""
         self._transport: asyncio.Transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH)
         peer = transport.get_extra_info("peername")
@@ -77,11 +78,11 @@ class Connection(asyncio.Protocol):
         self._messages.waiting.clear()
         self._wake_writer()
         if self._idle is not None:
-            self._idle.cancel()  # and with it the task; a request in flight is carried out all the same
-        self._task = None  # the task, the reader and this object refer to each other: nothing outlives its connection
+            self._idle.cancel()  # cancels the idle task; a request in flight is still completed
+        self._task = None  # breaks a reference cycle between the task, the reader and this object
 
     def eof_received(self) -> bool:
-        """The client sends no more, but may still read: its requests are answered first."""
+        """The client has stopped sending but may still read, so its remaining requests are answered first."""
         self._messages.end()
         return self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
 
@@ -126,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def update_reading(self) -> None:
-        """Read or pause. Nothing else decides this: call it whenever one of the reasons to pause begins or ends."""
+        """Resumes or pauses reading. Must be called whenever a reason to pause begins or ends."""
         if self._lingers or not (self._write_paused or self._messages.is_full):
             self._transport.resume_reading()
         else:
@@ -135,7 +136,7 @@ class Connection(asyncio.Protocol):
     # Requests in, responses out, in order
 
     def _next(self) -> None:
-        """Start with the next request that waits, or reject a message that is malformed."""
+        """Starts the next waiting request, or rejects a malformed message."""
         messages = self._messages
         if self._write_paused:
             return
@@ -146,7 +147,7 @@ class Connection(asyncio.Protocol):
             elif self._idle is not None:
                 self._idle.set_result(None)
                 self._idle = None
-            if len(messages.waiting) == PIPELINE_MAX:  # there is room again for what was left unread
+            if len(messages.waiting) == PIPELINE_MAX:  # there is room again for unread messages
                 messages.feed(b"", perf_counter())
                 self.update_reading()
         elif messages.rejected is not None:
@@ -164,7 +165,7 @@ class Connection(asyncio.Protocol):
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream
-            # What is left of a body that was not read to its end would be taken for the next request.
+            # The rest of a body that was not read completely would be mistaken for the next request.
             complete = stream is None or stream.complete
             stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
             if messages.over and not messages.waiting and messages.rejected is None:
@@ -175,7 +176,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._in_flight = None
                 if self._transport.is_closing():
-                    return  # the client has gone
+                    return  # the client has disconnected
                 self._send(response, stays=stays, head_only=head_only)
             self.since = server.now
             if messages.received > UNCOUNTED_MAX or self.held != self.cost:
@@ -190,16 +191,16 @@ class Connection(asyncio.Protocol):
                 self._idle = server.create_future()
                 await self._idle
             else:
-                await asyncio.sleep(0)  # a client that has sent many at once does not keep others waiting
+                await asyncio.sleep(0)  # a client that sends many requests at once must not delay other clients
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """A connection whose task was ended by a bug is closed: its client would wait in vain."""
+        """Closes the connection if its task failed because of a bug, so that the client does not wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("internal error", exc_info=error)
             self._transport.abort()
 
     async def _reject(self, status: int) -> None:
-        """The last response, to a message that never became a request."""
+        """Sends the last response, to a message that is not a valid request."""
         response = await self._server.app.reject(status, self.peer)
         self._rejecting = False
         if not self._transport.is_closing():
@@ -223,14 +224,14 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     async def _send_parts(self, response: "Response", *, stays: bool, head_only: bool) -> bool:
-        """Send a body part by part, at the client's pace. Returns whether all of it was sent."""
+        """Sends a body in parts as fast as the client reads. Returns whether the whole body was sent."""
         parts = response.stream or _parts_of(response.body)
         length = "" if response.stream is not None else f"content-length: {len(response.body)}\r\n"
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
-                if self._transport.is_closing():  # the client has gone: only a generator that has begun can be ended
+                if self._transport.is_closing():  # start the generator, because `aclose` only ends a started one
                     await anext(sending, None)
                     return False
                 self.write(head.encode("latin-1"))
@@ -242,14 +243,14 @@ class Connection(asyncio.Protocol):
                     while self._write_paused and not self._transport.is_closing():  # `sweep` ends a long wait
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # the client must not take what comes next for the rest of this body
+        except BrokenOff:  # otherwise the client would mistake the next response for the rest of this body
             self._transport.abort()
             return False
         finally:
             self._in_flight = None
         return True
 
-    # What it holds
+    # Memory
 
     @property
     def unsent_bytes(self) -> int:
@@ -263,7 +264,10 @@ class Connection(asyncio.Protocol):
     # The end of a connection
 
     def _close(self) -> None:
-        """Close, but let a client that is still sending read its response first: closing at once would reset it."""
+        """Closes the connection.
+
+        If the client is still sending, lets it read the response first. Closing immediately would reset the connection.
+        """
         messages = self._messages
         sends_on = messages.within_body or messages.sends_on
         messages.waiting.clear()
@@ -280,7 +284,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Called once a second: close a connection that has been in its present state for too long."""
+        """Closes the connection if a timeout has passed. Called once a second."""
         messages = self._messages
         unsent = self.unsent_bytes
         if unsent or self.held != self.cost:
@@ -291,11 +295,11 @@ class Connection(asyncio.Protocol):
         elif now - self._taken_at > WRITE_TIMEOUT:
             self._transport.abort()
         if unsent:
-            self.since = now  # an idle time begins when the client has taken all
+            self.since = now  # the connection is not idle until the client has read everything
             return
         waited = now - self.since
         if self._in_flight is not None or self._rejecting or (messages.within_body and not self._write_paused):
-            return  # the application's own limits hold
+            return  # the application's timeouts apply
         if messages.over:
             if waited > LINGER_TIMEOUT:
                 self._transport.close()
@@ -309,7 +313,7 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         if self._in_flight is None and not self._rejecting and not self._messages.waiting:
-            self._transport.close()  # after everything is sent
+            self._transport.close()  # sends buffered data first
 
 
 async def _parts_of(body: bytes) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""All connections of one worker: what they share, how many there may be, and how they end."""
+"""Manages all connections of a worker, limits their number and their memory, and drains them on shutdown."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
-MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker hold, over TLS and without
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # when they hold more, connections are closed until they hold this
-TLS_COST = 64 * 1024  # bytes: what a connection with TLS counts for
-HANDSHAKES_TIMEOUT = 2.0  # for clients that have connected and not finished their TLS handshake when the server drains
+MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker may use, with and without TLS
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if they use more, connections are closed until they use this
+TLS_COST = 64 * 1024  # estimated bytes for a connection with TLS
+HANDSHAKES_TIMEOUT = 2.0  # seconds to wait for unfinished TLS handshakes on shutdown
 
 
 class Response(Protocol):
-    """What an application answers. `headers` are complete header lines, each with its line end."""
+    """A response from the application. `headers` are complete header lines, each with its line end."""
 
     @property
     def status(self) -> int: ...
@@ -34,7 +34,7 @@ class Response(Protocol):
 
     @property
     def stream(self) -> AsyncIterator[bytes] | None:
-        """The body part by part, in place of `body`. Then the headers say how long it is."""
+        """The body in parts, instead of `body`. The headers must contain its length."""
 
 
 class Application(Protocol):
@@ -43,7 +43,7 @@ class Application(Protocol):
     async def answer(self, request: RequestMessage) -> Response: ...
 
     async def reject(self, status: int, peer: str) -> Response:
-        """The answer to a message that never became a request: malformed, too large or too slow."""
+        """Returns the response to a message that is malformed, too large or too slow."""
 
 
 class HttpServer:
@@ -57,10 +57,10 @@ class HttpServer:
         is_exempt: Callable[[str], bool] = lambda address: False,
         group_of: Callable[[str], Hashable] = str,
     ) -> None:
-        """`fields` are the header fields that the application reads; None: all of them.
+        """`fields` are the header fields that the application reads. None means all fields.
 
-        `is_exempt`: whether an address, a trusted proxy's, may open any number of connections. `group_of`: addresses
-        with the same group, such as those of one network, count as one.
+        `is_exempt` tells whether an address, such as that of a trusted proxy, may open any number of connections.
+        `group_of` returns the group of an address, such as its network. Addresses in the same group count as one.
         """
         self.app = app
         self.field_names = FieldNames(fields)
@@ -72,7 +72,7 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._group_of = group_of
         self._of_address: Counter[Hashable] = Counter()
-        self.held = 0  # bytes, by all connections
+        self.held = 0  # bytes used by all connections
         self._refusals = Throttled("connection refused")
         loop = asyncio.get_running_loop()
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
@@ -81,13 +81,13 @@ class HttpServer:
         self.tick()
 
     def accept(self, connection: Connection) -> bool:
-        """Whether there is room for one more connection."""
+        """Adds a connection. Returns False if there are too many."""
         self.end_handshake(connection)
-        self._drained.clear()  # it may be set while a handshake of the drain is under way
+        self._drained.clear()  # may have been set during the handshake
         return self._enter(self.connections, connection)
 
     def begin_handshake(self, connection: Connection) -> bool:
-        """Whether there is room for one more connection, which counts from now on."""
+        """Adds a connection before its TLS handshake. Returns False if there are too many."""
         connection.cost = connection.held = TLS_COST
         return self._enter(self._handshaking, connection)
 
@@ -125,7 +125,7 @@ class HttpServer:
                 del self._of_address[group]
 
     def hold(self, connection: Connection, held: int) -> None:
-        """A connection holds this many bytes now."""
+        """Updates the number of bytes that a connection uses."""
         if connection in self.connections:
             self.held += held - connection.held
             connection.held = held
@@ -133,7 +133,7 @@ class HttpServer:
                 self._close_largest()
 
     def _close_largest(self) -> None:
-        """Close connections of the addresses that hold most, the largest first, and of equals the longest idle one."""
+        """Closes connections of the addresses that use the most memory: the largest first, then the longest idle."""
         held: Counter[Hashable] = Counter()
         for each in (*self.connections, *self._handshaking):
             held[each.group] += each.held
@@ -151,7 +151,7 @@ class HttpServer:
             each.abort()
 
     def refuse(self, reason: str, cause: str, address: str) -> None:
-        """Count a connection that is closed at once, and log it."""
+        """Counts and logs a connection that is refused or closed because of a limit."""
         REFUSED_CONNECTIONS.add(reason)
         self._refusals.event(time.monotonic(), cause, address=address)
 
@@ -165,7 +165,10 @@ class HttpServer:
             connection.sweep(self.now)
 
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
-        """Ask clients to close, close idle connections after `idle` seconds, and wait at most `limit` seconds."""
+        """Closes all connections: idle ones after `idle` seconds, others after their response.
+
+        Returns after at most `limit` seconds.
+        """
         self.closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -180,5 +183,5 @@ class HttpServer:
 
     async def _wait_for_handshakes(self) -> None:
         deadline = time.monotonic() + HANDSHAKES_TIMEOUT
-        while self._handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # for two seconds at most
+        while self._handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # at most two seconds
             await asyncio.sleep(0.01)

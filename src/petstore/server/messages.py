@@ -1,7 +1,7 @@
-"""HTTP/1.1 messages: bytes in, requests out, in order.
+"""Parses HTTP/1.1 messages: converts bytes to requests, in order.
 
-llhttp (through httptools) validates and reads heads; this module finds where a head and a body end. Every bound holds
-on the raw bytes of a head, before anything of it is parsed or decoded.
+llhttp (through httptools) validates and parses heads, which are request lines with header fields. This module finds the
+end of each head and body. Limits are checked on the raw bytes of a head before it is parsed.
 """
 
 import re
@@ -18,17 +18,17 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # bytes of a head that are checked for a method whenever more of them come
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes: the shortest field, `a:` and a line end, has four
-EMPTY_BYTES_MAX = 64  # of empty lines before a request line
-PIPELINE_MAX = 1  # requests that may wait on one connection: as objects they are up to 30 times what they are as bytes
+METHOD_MAX = 64  # an incomplete head up to this length is checked for a valid method whenever bytes arrive
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # the shortest field, `a:` and a line end, has four bytes
+EMPTY_BYTES_MAX = 64  # bytes of empty lines before a request line
+PIPELINE_MAX = 1  # waiting requests per connection; as objects, they take up to 30 times as much memory as their bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_MAX = 300  # characters: a name of 253 and a port
-CONNECTION_MAX = 256  # characters of the Connection field: a longer one is not parsed, and asks to close
+HOST_MAX = 300  # characters; a name has up to 253, plus the port
+CONNECTION_MAX = 256  # characters of the Connection field; a longer value is treated as `close`
 LENGTH_MAX = 20  # digits of Content-Length; Python raises ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
-# The server itself reads these; an application names those that it reads.
+# The fields that the server reads. The application names the other fields that it needs.
 FRAMING_FIELDS = frozenset({"host", "connection", "content-length", "transfer-encoding", "expect"})
 METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
@@ -36,14 +36,14 @@ METHODS = {
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _METHOD_PREFIX = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |$)").match
 _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
-# A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2); all of it may be empty.
+# A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2). Each part may be empty.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
 class RequestMessage(msgspec.Struct):
-    """A request as it came over the wire. `fields` has lower-case names; repeated fields are joined by commas.
+    """A request as received. `fields` has lower-case names, and repeated fields are joined with commas.
 
-    `body` is complete, unless `stream` is there to read it from.
+    `body` is complete unless there is a `stream`.
     """
 
     method: str
@@ -51,26 +51,26 @@ class RequestMessage(msgspec.Struct):
     query: str  # as sent
     fields: dict[str, str]
     keep_alive: bool
-    peer: str  # the address at the other end of the connection
-    started: float  # when its first byte arrived, by time.perf_counter
+    peer: str  # the address of the client or the proxy
+    started: float  # when its first byte arrived, from time.perf_counter
     head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
 
     @property
     def held(self) -> int:
-        """Bytes in memory."""
+        """Returns the bytes in memory."""
         return self.head_length + len(self.body) + (self.stream.held if self.stream is not None else 0)
 
 
 class FieldNames:
-    """Which header fields an application reads: raw spelling → lower-case name, or "" for fields that are skipped.
+    """Maps the raw name of a header field to its lower-case name, or to "" if the application does not read the field.
 
-    The spellings that clients use are few, so the names are looked up, not computed.
+    Clients use only a few spellings, so names are cached.
     """
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
-        """`wanted` None: the application reads all fields. A name that ends in a hyphen: all that begin with it."""
+        """If `wanted` is None, the application reads all fields. A name that ends in a hyphen is a prefix."""
         self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
         self._prefixes = tuple(name for name in wanted or () if name.endswith("-"))
         self.known: dict[bytes, str] = {}
@@ -85,7 +85,7 @@ class FieldNames:
 
 
 class HeadReader:
-    """Reads heads, one at a time and each complete, for one connection."""
+    """Parses the complete heads of one connection, one at a time."""
 
     __slots__ = ("_fields", "_known", "_names", "_parser")
 
@@ -106,7 +106,7 @@ class HeadReader:
             fields[name] = f"{fields[name]}, {text}" if name in fields else text
 
     def read(self, head: bytes, peer: str, started: float) -> tuple[RequestMessage, int]:
-        """The request, and the length of its body: -1 when the body is chunked. Raises Malformed."""
+        """Returns the request and the length of its body, which is -1 if the body is chunked. Raises Malformed."""
         if len(head) > HEAD_UNCOUNTED_MAX and (len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX):
             raise Malformed(414 if head.find(b"\r\n") > TARGET_MAX else 431)
         words = head[: head.find(b"\r\n")].split(b" ")
@@ -121,7 +121,7 @@ class HeadReader:
         if method is None:
             if not _TOKEN(raw_method):
                 raise Malformed(400)
-            # llhttp refuses methods that it does not know; the application answers them with 405.
+            # llhttp rejects unknown methods, but the application must be able to return 405.
             method, head = raw_method.decode(), b"PUT" + head[len(raw_method) :]
         parser = self._parser
         if parser is None:
@@ -129,7 +129,7 @@ class HeadReader:
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # no upgrade is offered, so the message goes on as if none was asked for
+            self._parser = None  # upgrades are not supported, so the request is handled without the upgrade
         except httptools.HttpParserError:
             raise Malformed(400) from None
         fields, self._fields = self._fields, {}
@@ -139,17 +139,17 @@ class HeadReader:
         )
         length = 0
         if "content-length" in fields or "transfer-encoding" in fields:
-            self._parser = None  # llhttp would wait for the body, which it is never given
+            self._parser = None  # llhttp would wait for the body, which this module reads
             length = _length(fields)
             if version == b"HTTP/1.0":
-                fields.pop("expect", None)  # RFC 9110, 10.1.1: a client of 1.0 would take a 100 for the response
+                fields.pop("expect", None)  # an HTTP/1.0 client would mistake a 100 for the response (RFC 9110, 10.1.1)
         host = fields.get("host")
         if host is None:
             if version == b"HTTP/1.1":
                 raise Malformed(400)
         elif len(host) > HOST_MAX or not _is_host(host):
             raise Malformed(400)
-        if target[:1] != b"/" and b"://" in target:  # absolute-form: its host counts (RFC 9112, 3.2.2)
+        if target[:1] != b"/" and b"://" in target:  # in absolute form, the target's host is used (RFC 9112, 3.2.2)
             fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
@@ -157,7 +157,7 @@ class HeadReader:
         return RequestMessage(method, path, query, fields, keep_alive, peer, started, len(head)), length
 
     def close(self) -> None:
-        """The parser and this object refer to each other: without this, only the garbage collector frees them."""
+        """Breaks the reference cycle between the parser and this object, so that they are freed immediately."""
         self._parser = None
 
 
@@ -171,53 +171,56 @@ def _asks_to_close(connection: str) -> bool:
 
 
 def _length(fields: dict[str, str]) -> int:
-    """llhttp has refused a repeated length, and a length beside a transfer coding. Raises Malformed."""
+    """Returns the length of the body, or -1 if it is chunked. Raises Malformed.
+
+    llhttp has already rejected repeated lengths, and a length combined with a transfer coding.
+    """
     coding = fields.get("transfer-encoding")
     if coding is None:
         length = fields["content-length"]
         if len(length) > LENGTH_MAX:
             raise Malformed(400)
         return int(length)
-    if coding.lower() != "chunked":  # any other coding would be the body's, and nothing here undoes it
+    if coding.lower() != "chunked":  # other transfer codings are not supported
         raise Malformed(501)
     return -1
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """The decoded path, and the query as sent. Raises Malformed for a fragment."""
+    """Returns the decoded path, and the query as sent. Raises Malformed if there is a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
     path, _, query = text.partition("?")
     if path[:1] != "/" and path != "*":
-        path = "/" + path.partition("://")[2].partition("/")[2]  # absolute-form
+        path = "/" + path.partition("://")[2].partition("/")[2]  # the target is in absolute form
     return decoded_path(path), query
 
 
 class Source(BodySource, Protocol):
-    """The connection that the bytes come from."""
+    """The connection from which the bytes are received."""
 
     peer: str
 
 
 class MessageReader:
-    """The messages of one connection."""
+    """Reads the messages of one connection."""
 
     def __init__(self, source: Source, names: FieldNames) -> None:
-        self.waiting: deque[RequestMessage] = deque()  # to be answered, in order
-        self.rejected: int | None = None  # the status for a message that never became a request
-        self.rejects_head = False  # the method of that message is HEAD
-        self.over = False  # nothing more is read
-        self.sends_on = False  # the client sends more than is read
+        self.waiting: deque[RequestMessage] = deque()  # requests to be answered, in order
+        self.rejected: int | None = None  # the status for an invalid message
+        self.rejects_head = False  # whether the method of that message is HEAD
+        self.over = False  # whether reading has ended
+        self.sends_on = False  # whether the client sends more data after reading has ended
         self._source: Source = source
         self._heads = HeadReader(names)
-        self._stream: BodyStream | None = None  # of the request whose body is still arriving
+        self._stream: BodyStream | None = None  # the body that is still arriving
         self._unread = b""
-        self._is_unfinished = False  # what is unread is the beginning of a head, and no more
+        self._is_unfinished = False  # whether the unread bytes are an incomplete head
         self.received = 0  # bytes since the last response
         self._started = 0.0
-        self._empty_bytes = 0  # of empty lines since the last request
-        self._is_last = False  # the request whose body is arriving is the last one
+        self._empty_bytes = 0  # bytes of empty lines since the last request
+        self._is_last = False  # whether the request whose body is arriving is the last one
 
     @property
     def within_head(self) -> bool:
@@ -229,18 +232,18 @@ class MessageReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be read: a body waits for the application, or messages wait behind enough requests."""
+        """Whether reading must pause, because the buffer of a body is full or too many requests are waiting."""
         if self._stream is not None:
             return self._stream.is_full
         return len(self.waiting) > PIPELINE_MAX and bool(self._unread)
 
     @property
     def held(self) -> int:
-        """Bytes in memory, except those of the request in flight."""
+        """Returns the bytes in memory, without those of the request in flight."""
         return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take messages until more wait than may; `now` is by time.perf_counter."""
+        """Reads messages until too many are waiting. `now` is from time.perf_counter."""
         self.received += len(data)
         try:
             if not self._unread:
@@ -268,9 +271,9 @@ class MessageReader:
             self.reject(error.status, data)
 
     def _feed_head(self, data: bytes, now: float) -> bytes:
-        """Returns what is left of the data. Raises Malformed."""
+        """Reads a head and returns the remaining data. Raises Malformed."""
         if data[0] in b"\r\n":
-            line = data.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request line are ignored
+            line = data.lstrip(b"\r\n")  # empty lines before a request line are ignored (RFC 9112, 2.2)
             self._empty_bytes += len(data) - len(line)
             if self._empty_bytes > EMPTY_BYTES_MAX:
                 raise Malformed(400)
@@ -299,7 +302,7 @@ class MessageReader:
             self._is_last = not request.keep_alive
             return rest
         self.waiting.append(request)
-        if not request.keep_alive or request.method == "CONNECT":  # no tunnel follows a CONNECT here
+        if not request.keep_alive or request.method == "CONNECT":  # tunnels are not supported
             self.over = True
         return data[end:] if behind else b""
 
@@ -311,17 +314,17 @@ class MessageReader:
         return rest
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Stops reading."""
         self.over = True
         self._unread = b""
         self._heads.close()
-        self._source = cast(Source, None)  # nothing is read any more, and the reader must not keep the connection alive
+        self._source = cast(Source, None)  # the reader must not keep the connection alive
         if self._stream is not None:
             self._stream.break_off()
             self._stream = None
 
     def reject(self, status: int, message: bytes = b"") -> None:
-        """Read no more. A message whose head was read is answered by the application; others get this status."""
+        """Stops reading. The message gets this status, unless the application already handles its head."""
         if self._stream is None:
             self.rejected = status
             self.rejects_head = (message or self._unread).startswith(b"HEAD ")
@@ -330,7 +333,7 @@ class MessageReader:
 
 
 def _check_unfinished(head: bytes) -> None:
-    """Refuse at once what cannot become a head. Raises Malformed."""
+    """Raises Malformed if an incomplete head cannot become valid."""
     _check_length(head)
     if head.count(b"\n") - 1 > FIELDS_MAX:
         raise Malformed(431)
@@ -339,9 +342,9 @@ def _check_unfinished(head: bytes) -> None:
 
 
 def _check_length(head: bytes) -> None:
-    """All that can go wrong when more of a line has come: a search of the whole head for each byte takes 50 µs.
+    """Raises Malformed if an incomplete head is too long.
 
-    Raises Malformed.
+    Other checks are needed only after a line end. Searching the whole head after each byte would take 50 µs.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

@@ -1,4 +1,4 @@
-"""The environment variables of a reload: one for the trial start, and one for the state that survives the `exec`."""
+"""The environment variables used by a reload: one for the trial start, and one to pass state across the `exec`."""
 
 import json
 import os
@@ -6,16 +6,16 @@ import os
 import msgspec
 
 HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
-TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start: the digests of the running workers as JSON
+TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start; contains the digests of the running workers as JSON
 
-# What workers were started with, by name, as digests: a URL in the environment would show its password.
+# Digests of the workers' settings, by name. The settings themselves may contain passwords.
 Digests = dict[str, str]
 
 
 class Handover(msgspec.Struct):
-    """What a main process takes over from its predecessor, itself before the `exec`."""
+    """The state that a main process passes to its successor across the `exec`."""
 
-    sockets: list[list[int]]  # descriptors, which stay open over the `exec`
+    sockets: list[list[int]]  # descriptors, which stay open across the `exec`
     workers: dict[int, int]  # process ids, and the index of each worker's sockets
     retired: set[int]
     digests: Digests
@@ -27,7 +27,7 @@ class Handover(msgspec.Struct):
         return msgspec.json.decode(text, type=cls) if text is not None else None
 
     def in_environment(self) -> dict[str, str]:
-        """The environment of the successor."""
+        """Returns the environment of the successor."""
         return {**os.environ, HANDOVER: msgspec.json.encode(self).decode()}
 
 
@@ -36,15 +36,15 @@ def trial_environment(running: Digests) -> dict[str, str]:
 
 
 def running_digests() -> Digests:
-    """In a trial: what the workers that serve were started with."""
+    """Returns the digests of the running workers. Only for a trial start."""
     return dict(json.loads(os.environ[TRIAL]))
 
 
 def is_trial() -> bool:
-    """Whether this process only tries whether the service could start."""
+    """Whether this process only checks whether the service can start."""
     return TRIAL in os.environ
 
 
 def is_reload() -> bool:
-    """Whether the workers of a predecessor serve, and this process has not yet taken them over."""
+    """Whether this process has a predecessor whose workers it has not taken over yet."""
     return HANDOVER in os.environ

@@ -1,4 +1,4 @@
-"""One worker's server, from its first accepted connection to its last response."""
+"""Serves connections in a worker until it is stopped or retired."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,10 @@ from petstore.server.sockets import BACKLOG, Sockets
 from petstore.server.tls import TlsTransport
 from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
-ACCEPT_TURNS = 500  # turns of the event loop after the signal: each accepts one connection that waits already
+ACCEPT_TURNS = 500  # iterations of the event loop after a stop signal; each accepts one waiting connection
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # the main process asks again with each start that fails
-RETIRE_IDLE = 10.0  # after a reload, connections may be idle so long: a client that is active moves over by itself
+COVER_SECONDS = 2 * PAUSE_MAX  # the main process repeats the signal after each failed start
+RETIRE_IDLE = 10.0  # seconds that a connection may be idle after a reload; active clients reconnect on their own
 
 
 async def serve_connections(
@@ -29,10 +29,10 @@ async def serve_connections(
     others: Sequence[socket.socket] = (),
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Accept and answer. After SIGTERM or SIGINT this ends within seconds, after RETIRE, of a reload, within a minute.
+    """Serves connections. Ends within seconds after SIGTERM or SIGINT, and within a minute after RETIRE (a reload).
 
-    `others`: sockets of other workers, at which this one accepts while the main process asks it to. `stopping` is
-    called when the end begins.
+    `others` are sockets of other workers, on which this worker accepts connections after COVER. `stopping` is called
+    when the shutdown begins.
     """
     loop = asyncio.get_running_loop()
     stop, retire, cover = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -45,7 +45,7 @@ async def serve_connections(
         return Connection(server) if tls is None else TlsTransport(server, tls)
 
     async def listen(each: socket.socket) -> asyncio.Server:
-        return await loop.create_server(protocol, sock=each, backlog=BACKLOG)  # its default is 100
+        return await loop.create_server(protocol, sock=each, backlog=BACKLOG)  # the default backlog is 100
 
     listeners = [await listen(each) for each in sockets]
     ticking = asyncio.create_task(_tick(server))
@@ -75,17 +75,17 @@ async def _tick(server: HttpServer) -> None:
 async def _cover(
     others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[asyncio.Server]], cover: asyncio.Event
 ) -> None:
-    """Accept for a worker that cannot be replaced: the kernel goes on to give its socket a share of the connections."""
+    """Accepts connections for a worker that cannot be replaced, because the kernel still assigns them to its socket."""
     while await cover.wait():
         listeners: list[asyncio.Server] = []
         try:
             for each in others:
-                listeners += [await listen(each.dup())]  # a listener closes its socket at the end
+                listeners += [await listen(each.dup())]  # a listener closes its socket when it is closed
             with contextlib.suppress(TimeoutError):
                 while cover.is_set():
                     cover.clear()
                     await asyncio.wait_for(cover.wait(), COVER_SECONDS)
-        except OSError:  # no descriptors are left; the main process asks again
+        except OSError:  # too many open files; the main process will repeat the signal
             cover.clear()
         finally:
             for listener in listeners:
@@ -93,7 +93,7 @@ async def _cover(
 
 
 async def _first(*works: Coroutine[Any, Any, object]) -> None:
-    """Wait until the first of them is done, and cancel the others."""
+    """Waits until one of the coroutines is done, and cancels the others."""
     tasks = [asyncio.create_task(work) for work in works]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

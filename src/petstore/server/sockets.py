@@ -1,4 +1,4 @@
-"""Listening sockets: the main process opens them, or inherits them, and keeps them for all workers to come."""
+"""Listening sockets. The main process opens or inherits them, and keeps them open for later workers."""
 
 import errno
 import os
@@ -7,17 +7,17 @@ import socket
 from petstore.errors import OperatorError
 
 BACKLOG = 4096
-KERNEL_BUFFER = 128 * 1024  # bytes that the kernel holds in each direction; by itself it takes 4 to 6 MiB
+KERNEL_BUFFER = 128 * 1024  # bytes of kernel buffer in each direction; the default is 4 to 6 MiB
 FIRST_ACTIVATED = 3  # the first descriptor that systemd passes
 
 Sockets = list[socket.socket]
-Address = tuple[str, int | None]  # a host and a port, or a name that begins with `unix:`
+Address = tuple[str, int | None]  # a host and a port, or a path that begins with `unix:`
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises OperatorError when the port is in use.
+    """Raises OperatorError if the port is in use.
 
-    Listening itself would not tell: with SO_REUSEPORT a second service could start and take half of the connections.
+    Listening would not fail. With SO_REUSEPORT, a second service could start and get half of the connections.
     """
     if not _activated():
         for each in _listening(host, port, shared=False):
@@ -25,23 +25,26 @@ def check_port(host: str, port: int) -> None:
 
 
 def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """The sockets of each of `count` workers, or those of systemd, which serve all alike. Raises OperatorError."""
+    """Returns the sockets of each of `count` workers, or the sockets from systemd, which all workers share.
+
+    Raises OperatorError.
+    """
     if activated_addresses():
         return [[inherited(fd) for fd in _activated()]]
     return open_sockets(host, port, count)
 
 
 def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """For each of `count` workers a socket on every address of `host`. Raises OperatorError.
+    """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError.
 
-    Each worker has a socket of its own, so that the kernel spreads connections evenly. The main process keeps all of
-    them: connections that wait at the socket of a worker that died are taken by the next one.
+    Workers have separate sockets, so that the kernel distributes connections evenly. The main process keeps all sockets
+    open. If a worker dies, its successor accepts the connections that wait on its socket.
     """
     return [_listening(host, port, shared=True) for _ in range(count)]
 
 
 def _listening(host: str, port: int, *, shared: bool) -> Sockets:
-    """A socket on every address of `host`; `shared`: other sockets may listen there too. Raises OperatorError."""
+    """Opens a socket on every address of `host`. If `shared`, other sockets may listen too. Raises OperatorError."""
     made: Sockets = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -56,21 +59,21 @@ def _listening(host: str, port: int, *, shared: bool) -> Sockets:
             each.close()
         if error.errno == errno.EADDRINUSE:
             raise OperatorError(
-                f"port {port} on {host} is in use; stop what runs there or choose another --port"
+                f"port {port} on {host} is in use; stop the program that uses it, or choose another --port"
             ) from None
         raise OperatorError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}") from None
 
 
 def activated_addresses() -> list[Address]:
-    """The addresses of the sockets that systemd has opened for this process; empty without socket activation.
+    """Returns the addresses of the sockets that systemd opened for this process. Empty without socket activation.
 
-    Raises OperatorError when one of the sockets cannot be served.
+    Raises OperatorError if one of the sockets cannot be used.
     """
     return [_address_of(fd) for fd in _activated()]
 
 
 def _activated() -> range:
-    """The descriptors of these sockets. Raises OperatorError."""
+    """Returns the descriptors of these sockets. Raises OperatorError."""
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     given = os.environ.get("LISTEN_FDS", "0") if ours else "0"
     if not (given.isascii() and given.isdigit() and len(given) < 5):
@@ -83,7 +86,7 @@ def _address_of(fd: int) -> Address:
     try:
         with socket.socket(fileno=os.dup(fd)) as found:
             if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                raise OperatorError(f"LISTEN_FDS: descriptor {fd} is a socket that does not listen")
+                raise OperatorError(f"LISTEN_FDS: descriptor {fd} is not a listening socket")
             name = found.getsockname()
     except OSError as error:
         raise OperatorError(f"LISTEN_FDS: descriptor {fd} is not a socket: {error.strerror}") from None
@@ -98,7 +101,7 @@ def inherited(fd: int) -> socket.socket:
 
 
 def _prepare(listening: socket.socket) -> None:
-    """Accepted connections inherit the buffers."""
+    """Sets the options of a listening socket. Accepted connections inherit its buffer sizes."""
     listening.setblocking(False)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)

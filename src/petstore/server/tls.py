@@ -1,6 +1,6 @@
-"""TLS: from a certificate and its key, and between a socket and its connection in little memory that is counted.
+"""TLS with bounded memory: creates the SSL context, and encrypts between a socket and its connection.
 
-The event loop's own TLS keeps up to 546 KiB for an idle connection, and does not count what its socket has not sent.
+The TLS transport of asyncio uses up to 546 KiB for an idle connection, and does not count unsent bytes of its socket.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from petstore.errors import OperatorError
 from petstore.server.connection import HEAD_TIMEOUT, Connection
 from petstore.server.http_server import HttpServer
 
-RECORD = 16 * 1024  # bytes: OpenSSL's buffers never shrink, so no more is given to them at once
-PIECE = 4 * 1024  # bytes of what arrives, likewise
-# For TLS 1.2: forward secrecy and authenticated encryption only, as in Mozilla's "intermediate" configuration.
+RECORD = 16 * 1024  # bytes to encrypt at once; OpenSSL's buffers never shrink
+PIECE = 4 * 1024  # bytes to decrypt at once, for the same reason
+# For TLS 1.2, only ciphers with forward secrecy and authenticated encryption (Mozilla's "intermediate" configuration).
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """None without a certificate. Raises OperatorError when the certificate or its key cannot be used."""
+    """Returns None if there is no certificate. Raises OperatorError if the certificate or its key is not valid."""
     if cert is None or key is None:
         return None
     for option, file in (("--tls-cert", cert), ("--tls-key", key)):
         if not os.access(file, os.R_OK):
             raise OperatorError(f"{option} {file}: the file does not exist or is not readable")
     if key.stat().st_mode & stat.S_IROTH:
-        raise OperatorError(f"--tls-key {key}: every user of this machine can read the private key; chmod 600 {key}")
+        raise OperatorError(f"--tls-key {key}: the private key is readable by all users; run chmod 600 {key}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # which no client needs, and which costs the processor
+    context.options |= ssl.OP_NO_RENEGOTIATION  # clients do not need renegotiation, and it takes CPU time
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
@@ -44,7 +44,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """The protocol of a socket, and the transport of a connection."""
+    """The asyncio protocol of a socket, and the transport of a connection."""
 
     def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -52,9 +52,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._connection = Connection(server)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._is_open = False  # the handshake is complete
-        self._has_ended = False  # no more is encrypted: this side has sent its close_notify
-        self._client_has_ended = False  # it has sent its own
+        self._is_open = False  # whether the handshake is complete
+        self._has_ended = False  # whether this side has sent its close_notify
+        self._client_has_ended = False  # whether the client has sent its close_notify
         self._deadline: asyncio.TimerHandle | None = None
 
     # Called by the event loop
@@ -71,19 +71,19 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._end_handshake()
         if self._is_open:
             self._connection.connection_lost(error)
-        del self._connection  # they refer to each other
+        del self._connection  # breaks a reference cycle
 
     def eof_received(self) -> bool:
         return self._is_open and self._connection.eof_received()
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended or self._client_has_ended:
-            self._connection.data_received(data)  # which counts what a client still sends, and drops it
+            self._connection.data_received(data)  # counts the bytes and drops them
             return
         try:
             plain = self._decrypted(data)
-        except ssl.SSLError:  # the client does wrong, which is no concern of the log
-            self._flush()  # an alert
+        except ssl.SSLError:  # a client error, which is not logged
+            self._flush()  # sends the alert
             self._socket.close()
             return
         self._flush()
@@ -160,7 +160,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 if not self._is_open:
                     tls.do_handshake()
                     self._open()
-                # An exception for each message that is complete would cost more than to decrypt it.
+                # Check for data first. Raising an exception after each message would take longer than decryption.
                 while incoming.pending or tls.pending():
                     part = tls.read(RECORD)
                     if not part:
@@ -168,7 +168,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                         break
                     plain.append(part)
             except ssl.SSLWantReadError:
-                pass  # a record is incomplete
+                pass  # the record is incomplete
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def _open(self) -> None:
@@ -187,7 +187,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._socket.write(self._outgoing.read())
 
     def _send_close_notify(self) -> None:
-        """The close_notify of the client is not waited for."""
+        """Sends a close_notify without waiting for that of the client."""
         if not self._has_ended:
             self._has_ended = True
             with contextlib.suppress(ssl.SSLError):

@@ -1,4 +1,4 @@
-"""One worker process: what it does, how the main process sees that it is ready, its end, when the next one starts."""
+"""A worker process: runs it, detects when it is ready, and decides when to restart it."""
 
 import logging
 import math
@@ -14,20 +14,20 @@ from petstore.observability.logs import event
 from petstore.server.sockets import Sockets
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to finish what it has, without hurry
-COVER = signal.SIGUSR2  # tells a worker to accept at the sockets of the others too, for a while
+RETIRE = signal.SIGUSR1  # makes a worker finish its connections, within RETIRE_TIMEOUT
+COVER = signal.SIGUSR2  # makes a worker temporarily accept connections on the sockets of other workers
 
 CRASHES_MAX = 5
 PAUSE_MIN, PAUSE_MAX = 0.1, 30.0  # seconds
 
-# What a worker does. It is given its own sockets, those of other workers, for the time when one of them cannot be
-# replaced, and what to call when it accepts connections.
+# The main function of a worker. Its arguments are its sockets, the sockets of other workers, in case one of them cannot
+# be replaced, and a function to call once it accepts connections.
 Work = Callable[[Sockets, Sockets, Callable[[], None]], None]
 
 
 class Worker:
     def __init__(self, pid: int, slot: int, ready_pipe: int | None) -> None:
-        """Without a `ready_pipe`: a worker of the predecessor, which has been ready for long."""
+        """`ready_pipe` is None for a worker of the predecessor, which is already ready."""
         self.pid = pid
         self.slot = slot  # the index of its sockets
         self.is_ready = ready_pipe is None
@@ -46,7 +46,7 @@ class Worker:
 
 
 def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> None:
-    """A worker process, from the fork to its end. Does not return."""
+    """Runs a worker process after the fork. Does not return."""
 
     def ready() -> None:
         os.write(ready_pipe, b"1")
@@ -70,23 +70,23 @@ def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> No
 
 
 class Restarts:
-    """When a worker that died is started again: at once, or after a pause that grows while its start fails.
+    """Decides when to restart a worker that died: immediately or, if it crashed on startup, after a growing pause.
 
-    A slot is the place of one worker. `now` is in seconds of a monotonic clock.
+    Each worker has a slot, which its successor takes over. `now` is in seconds of a monotonic clock.
     """
 
     def __init__(self) -> None:
-        self.due: dict[int, float] = {}  # slots without a worker, and when each gets its next one
-        self._crashes_of: dict[int, int] = {}  # of each slot, in a row
-        self._crashes = 0  # of all slots, since a worker died that had really started
+        self.due: dict[int, float] = {}  # slots without a worker, and when to start the next one
+        self._crashes_of: dict[int, int] = {}  # consecutive crashes of each slot
+        self._crashes = 0  # crashes since the last time a worker died after running for at least a second
 
     def worked(self, slot: int) -> None:
-        """A worker died that had really started."""
+        """Called when a worker dies after running for at least a second."""
         self._crashes = 0
         self._crashes_of.pop(slot, None)
 
     def crashed(self, slot: int, now: float) -> float:
-        """A worker did not really start. Returns the seconds until its slot gets the next one."""
+        """Called when a worker crashes on startup. Returns the seconds until the next start."""
         self._crashes += 1
         crashes = self._crashes_of[slot] = self._crashes_of.get(slot, 0) + 1
         pause = min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(crashes - 1, 16))
@@ -98,12 +98,12 @@ class Restarts:
         return self._crashes >= CRASHES_MAX
 
     def take_due(self, now: float) -> list[int]:
-        """The slots that get a worker now."""
+        """Returns the slots that need a worker now, and removes them from `due`."""
         due = [slot for slot, at in self.due.items() if at <= now]
         for slot in due:
             del self.due[slot]
         return due
 
     def seconds_to_next(self, now: float) -> float:
-        """Infinite when no slot waits."""
+        """Returns the seconds until the next start, or infinity if no slot is waiting."""
         return max(0.0, min(self.due.values(), default=math.inf) - now)

@@ -1,10 +1,12 @@
-"""The main process: forks the workers, replaces those that die, reloads without a refused request, stops them all.
+"""The main process: forks the workers, restarts those that die, reloads without dropping requests, and stops them.
 
-A reload (SIGHUP) first tries the start in a process of its own. Then the main process replaces itself by the program
-that is on disk now (`exec`), with the listening sockets and the process ids of its workers. It starts new workers on
-the same sockets and retires the old ones when all new ones are ready. If these cannot start, the old ones stay.
+A reload (SIGHUP) first tries to start the service in a separate process. Then the main process replaces itself with the
+program on disk (`exec`) and passes on the listening sockets and the process ids of its workers. It starts new workers
+on the same sockets. When all new workers are ready, it retires the old ones. If the new workers cannot start, the old
+ones stay.
 
-A worker that cannot be replaced is tried again and again while others serve. The service ends only when none is ready.
+If a worker cannot be restarted, the main process keeps trying while other workers serve. The service ends only if no
+worker is ready.
 """
 
 import contextlib
@@ -27,18 +29,18 @@ from petstore.server.sockets import Sockets, inherited, worker_sockets
 from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
-WORKERS_MAX = 8  # by default
-CRASH_SECONDS = 1.0  # a worker that dies sooner after its start did not really start
-READY_TIMEOUT = 60.0  # for all new workers of a reload
-POLL = 0.02  # seconds, while a worker is starting
+WORKERS_MAX = 8  # the default number of workers is at most this
+CRASH_SECONDS = 1.0  # a worker that dies sooner has crashed on startup
+READY_TIMEOUT = 60.0  # seconds until all new workers of a reload must be ready
+POLL = 0.02  # seconds between checks while a worker is starting
 
 
 def default_count() -> int:
-    """One worker per core that this process may use, by its affinity and its cgroup's quota; at most 8."""
+    """Returns the number of cores that this process may use, given its affinity and its cgroup's quota. At most 8."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" is no number: no quota
+        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means no quota and raises ValueError
     return max(1, min(cores, WORKERS_MAX))
 
 
@@ -46,7 +48,7 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests`: of what `work` was made from, for the trial of a reload. Raises OperatorError."""
+        """`digests` are the digests of the workers' settings, for the trial start of a reload. Raises OperatorError."""
         self._work = work
         self._count = count
         self._digests = digests or {}
@@ -66,12 +68,12 @@ class Supervisor:
         self._sockets = sockets or worker_sockets(host, port, count)
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT. Returns the exit code: 1 when no worker is ready and new ones keep dying."""
+        """Runs until SIGTERM or SIGINT. Returns the exit code: 1 if no worker is ready and new ones keep dying."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for slot in range(self._count):
             self._start(slot)
-        self._reap()  # SIG_DFL has discarded the signal of a worker that died during the `exec`
+        self._reap()  # a worker may have died during the `exec`, when its signal was discarded
         while self._workers or self._restarts.due or self._previous or self._retired:
             received = signal.sigtimedwait(SIGNALS, self._wait())
             if received is not None:
@@ -80,7 +82,7 @@ class Supervisor:
         return 1 if self._failed else 0
 
     def _wait(self) -> float:
-        """Seconds until `_poll` may have something to do though no signal comes."""
+        """Returns the seconds after which `_poll` must run even without a signal."""
         starting = any(not worker.is_ready for worker in self._workers.values())
         if starting or self._trial is not None or self._stopping:
             return POLL
@@ -95,7 +97,7 @@ class Supervisor:
             self._stop()
 
     def _poll(self) -> None:
-        """What time brings: workers that become ready or are due, a trial that ends, a stop that takes too long."""
+        """Starts workers that are due, checks for ready workers and a finished trial, and enforces timeouts."""
         now = time.monotonic()
         for slot in self._restarts.take_due(now):
             self._start(slot)
@@ -134,7 +136,10 @@ class Supervisor:
         self._workers[pid] = Worker(pid, slot, ready)
 
     def _sockets_of(self, slot: int) -> Iterator[Sockets]:
-        """Those of a worker, and all others. Every socket has a worker, also when a reload changes their number."""
+        """Returns the sockets of a worker, and all other sockets.
+
+        Every socket has a worker, even if a reload changes the number of workers.
+        """
         groups = len(self._sockets)
         mine = [slot % groups] if slot >= groups else range(slot, groups, self._count)
         others = [number for number in range(groups) if number not in mine]
@@ -173,7 +178,7 @@ class Supervisor:
         waits = {"retry_seconds": pause} if pause else {}
         event(logging.ERROR, "worker died", worker=worker.pid, status=code, **waits)
         if gives_up:
-            self._give_up_reload("a new worker died at its start; the lines above say why")
+            self._give_up_reload("a new worker died on startup; see the lines above")
         elif has_worked:
             self._restarts.worked(worker.slot)
             self._start(worker.slot)
@@ -181,12 +186,12 @@ class Supervisor:
             self._survive_crash()
 
     def _survive_crash(self) -> None:
-        """While other workers serve, one that cannot start must not end them: another covers its sockets meanwhile."""
+        """If a worker crashed on startup, lets a ready worker cover its sockets. Stops if no worker is ready."""
         ready = [worker.pid for worker in self._workers.values() if worker.is_ready]
         if ready:
             self._signal({min(ready)}, COVER)
         elif self._restarts.keep_failing and not self._previous and not self._stopping:
-            event(logging.ERROR, "workers keep dying", hint="the lines above say why")
+            event(logging.ERROR, "workers keep dying", hint="see the lines above")
             self._failed = True
             self._stop()
 
@@ -216,7 +221,7 @@ class Supervisor:
         if self._stopping:
             event(logging.WARNING, "reload ignored", cause="the service is stopping")
             return
-        if self._is_reloading:  # which may have read the files before they changed
+        if self._is_reloading:  # the running reload may have read the files before they changed
             if not self._reload_again:
                 event(logging.INFO, "reload queued")
             self._reload_again = True
@@ -224,7 +229,7 @@ class Supervisor:
         event(logging.INFO, "reload begins")
         try:
             self._trial_output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the trial ends
-            self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this very process
+            self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this process
                 [sys.executable, *sys.orig_argv[1:]],
                 env=trial_environment(self._running_digests),
                 stdin=subprocess.DEVNULL,
@@ -233,7 +238,7 @@ class Supervisor:
                 preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, SIGNALS),
             )
         except OSError as error:
-            _log_refusal(f"the new code cannot be tried: {error.strerror}")
+            _log_refusal(f"cannot run the trial start: {error.strerror}")
 
     def _end_trial(self, trial: subprocess.Popen[bytes]) -> None:
         self._trial = None
@@ -246,7 +251,7 @@ class Supervisor:
             self._exec()
 
     def _exec(self) -> None:
-        """Replace this process by the program on disk. Returns only when that fails."""
+        """Replaces this process with the program on disk. Returns only on failure."""
         workers = {pid: worker.slot for pid, worker in self._workers.items()}
         descriptors = [[each.fileno() for each in group] for group in self._sockets]
         for descriptor in itertools.chain(*descriptors):
@@ -255,11 +260,11 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            os.execve(  # noqa: S606 # nosec B606  # the command line of this very process
+            os.execve(  # noqa: S606 # nosec B606  # the command line of this process
                 sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.in_environment()
             )
         except OSError as error:
-            _log_refusal(f"the new code cannot be started: {error.strerror}")
+            _log_refusal(f"cannot start the new program: {error.strerror}")
 
     def _finish_reload(self) -> None:
         self._retire(set(self._previous))
@@ -269,18 +274,18 @@ class Supervisor:
         event(logging.INFO, "reloaded", workers=len(self._workers))
 
     def _give_up_reload(self, cause: str) -> None:
-        """The old workers stay, and the new ones go."""
+        """Keeps the old workers and stops the new ones."""
         _log_refusal(cause)
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
-        self._retire(ready)  # they have accepted requests
+        self._retire(ready)  # they may have accepted requests
         self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():
             worker.close()
         self._workers = {pid: Worker(pid, slot, None) for pid, slot in self._previous.items()}
-        # A previous worker that died meanwhile has no successor yet.
+        # Previous workers that died in the meantime have no successor yet.
         self._restarts.due.clear()
         missing = set(range(self._count)) - set(self._previous.values())
         self._restarts.due = dict.fromkeys(missing, time.monotonic())
@@ -289,4 +294,4 @@ class Supervisor:
 
 
 def _log_refusal(cause: str) -> None:
-    event(logging.ERROR, "reload failed", cause=cause, effect="the present workers stay")
+    event(logging.ERROR, "reload failed", cause=cause, effect="the current workers keep running")
