@@ -91,4 +91,4 @@ def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
     with started(server):
         # The kernel may give all connections to one worker, but not each time.
         runs = [broken(verified([server.url("")], server.key())).get("creating.visible_at_once", "") for _ in range(3)]
-    assert any("likely cause: a worker does not notice changes" in detail for detail in runs)
+    assert any("likely cause: a worker serves stale pages" in detail for detail in runs)

@@ -1,5 +1,5 @@
-// The parts of the page, as components of Swagger UI. Swagger UI reads the form and sends the request, and the service
-// checks it, so that the page shows the response that a client would get.
+// The components of the page. Swagger UI reads the form and sends the request. The service validates it, so that the page
+// shows the response that a client would get.
 
 import { IDEMPOTENCY_KEY, SAMPLES } from "./samples.js";
 
@@ -15,7 +15,7 @@ export function PetstoreParts({ React, Im }) {
     const OperationContainer = getComponent("OperationContainer", true);
     const operations = specSelectors.operations().toJS();
     const source = specSelectors.info().get("description");
-    const start = source.indexOf("## "); // before it: what there is to know before the first request
+    const start = source.indexOf("## "); // the introduction comes before the first heading
     const titles = [...source.matchAll(/^## (.+)$/gm)].map(([, title]) => title);
     const guide = React.useRef(null);
     React.useEffect(() => {
@@ -77,7 +77,7 @@ export function PetstoreParts({ React, Im }) {
       );
     };
 
-  // A field for the value of a parameter, which is called what the parameter is called. It suggests the examples.
+  // An input field for a parameter, labelled with its name. It suggests the examples.
   const JsonSchemaForm = () =>
     function JsonSchemaForm({ value, onChange, schema, description }) {
       const field = {
@@ -100,7 +100,7 @@ export function PetstoreParts({ React, Im }) {
 
   const TextArea = (Original) => (props) => h(Original, { ...props, "aria-label": "Request body", rows: 6, spellCheck: false });
 
-  // Of a request body: the example to edit, then its members.
+  // The request body: an example to edit, followed by its members.
   const ModelExample = () =>
     function ModelExample({ example, schema }) {
       return h(React.Fragment, null, example, h(Members, { schema: schema.toJS() }));
@@ -120,7 +120,7 @@ export function PetstoreParts({ React, Im }) {
             { key: name },
             h("td", null, h("code", null, name), schema.required?.includes(name) && h("span", { className: "badge" }, "required")),
             h("td", null, member.enum ? member.enum.join(", ") : (member.format ?? member.type)),
-            h("td", null, h(Inline, { text: member.description }), member.default && ` Without it: ${member.default}.`),
+            h("td", null, h(Inline, { text: member.description }), member.default && ` Defaults to ${member.default}.`),
           ),
         ),
       ),
@@ -144,18 +144,18 @@ export function PetstoreParts({ React, Im }) {
 
   function Answer({ response }) {
     const { status, text, headers = {}, duration, error, message } = response;
-    if (error && !status) return h("div", { className: "answer" }, h("p", { className: "bad" }, `No answer: ${message}`));
+    if (error && !status) return h("div", { className: "answer" }, h("p", { className: "bad" }, `No response: ${message}`));
     const lines = Object.entries(headers).map(([name, value]) => `${name}: ${[value].flat().join(", ")}`); // Swagger UI splits at commas
     return h(
       "div",
       { className: "answer" },
-      h("h4", null, "Answer ", h("span", { className: `status ${kind(status)}` }, status), duration && ` in ${duration} ms`),
+      h("h4", null, "Response ", h("span", { className: `status ${kind(status)}` }, status), duration && ` in ${duration} ms`),
       text && h("pre", null, h("code", null, pretty(text))),
       h("details", null, h("summary", null, "Headers"), h("pre", null, h("code", null, lines.sort().join("\n")))),
     );
   }
 
-  // Numbers beyond 53 bits would be rounded: such an answer is shown as it came.
+  // JavaScript would round numbers beyond 53 bits, so such a response is shown unformatted.
   const pretty = (text) => {
     try {
       return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2);
@@ -190,12 +190,12 @@ export function PetstoreParts({ React, Im }) {
     );
   }
 
-  // A line of Markdown that has nothing but `code` in it.
+  // Renders a line of Markdown in which only `code` is supported.
   function Inline({ text }) {
     return h("span", null, text.split("`").map((part, index) => (index % 2 ? h("code", { key: index }, part) : part)));
   }
 
-  let language = Object.keys(SAMPLES)[0]; // of every operation, chosen in any of them
+  let language = Object.keys(SAMPLES)[0]; // shared by all operations
   const CHOSEN = "petstore-language";
 
   function Samples({ path, method, specSelectors, oas3Selectors }) {
@@ -249,13 +249,13 @@ export function PetstoreParts({ React, Im }) {
 
   return {
     components: { PetstoreLayout: Layout, Samples },
-    // Swagger UI resolves the security schemes when it starts, for a dialog that this page does not have. That parses the
-    // whole document, which blocks the page. An operation is resolved when it is opened.
+    // On startup, Swagger UI resolves the security schemes for a dialog that this page does not have. That would parse the
+    // whole document and block the page. Operations are resolved when they are opened.
     statePlugins: {
       spec: {
         wrapActions: {
           requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path),
-          validateParams: () => () => {}, // the service checks them
+          validateParams: () => () => {}, // the service validates them
         },
       },
       oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and the body

@@ -1,5 +1,5 @@
-// Code samples of a request: curl, Python with petstore-client, JavaScript. Pure: a request in, text out.
-// A sample begins with what it needs. It takes the key from a variable of its reader: a copied sample holds no secret.
+// Code samples for a request: curl, Python with petstore-client, and JavaScript. Pure functions from a request to text.
+// A sample starts with its prerequisites. It reads the key from an environment variable, so that it contains no secret.
 
 const KEY = "PETSTORE_API_KEY";
 export const IDEMPOTENCY_KEY = "Idempotency-Key";
@@ -11,7 +11,7 @@ function url({ base, path, query }) {
 
 function curl(request) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a POST by its body
+  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a body implies POST
   const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
@@ -31,7 +31,7 @@ const CALLS = {
   },
   createPet({ headers, body }) {
     const { name, status } = parsed(body) ?? {};
-    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text: JavaScript would round an int64
+    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text, because JavaScript would round an int64
     const given = [JSON.stringify(name ?? ""), `category_id=${category ? category[1] : 1}`];
     if (status) given.push(`status=${JSON.stringify(status)}`);
     given.push(`idempotency_key=${JSON.stringify(headers[IDEMPOTENCY_KEY])}`);
@@ -58,7 +58,7 @@ function python(request) {
 
 function javascript(request) {
   const lines = [
-    `// Nothing to install. Reads ${KEY}; save it as sample.mjs, and run: node sample.mjs`,
+    `// Nothing to install. Reads ${KEY}. Save it as sample.mjs, then run: node sample.mjs`,
     ...retries(request, "//"),
     `const response = await fetch(${JSON.stringify(url(request))}, {`,
   ];
@@ -73,7 +73,7 @@ function javascript(request) {
 }
 
 function bodyInJavaScript(body) {
-  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // a number in JavaScript has 53 bits
+  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // numbers in JavaScript have 53 bits
   return exact ? `JSON.stringify(${oneLine(body)})` : JSON.stringify(oneLine(body));
 }
 
@@ -81,12 +81,12 @@ function parsed(body) {
   try {
     return JSON.parse(body);
   } catch {
-    return undefined; // the reader is still typing
+    return undefined; // the user is still typing
   }
 }
 
 function oneLine(body) {
-  return body.trim().replace(/\s*\n\s*/g, " "); // a string in JSON has no line breaks
+  return body.trim().replace(/\s*\n\s*/g, " "); // strings in JSON have no line breaks
 }
 
 export const SAMPLES = { curl, Python: python, JavaScript: javascript };
