@@ -1,14 +1,14 @@
-// The components of the page. Swagger UI itself validates the form and sends the request.
+// The components of the page. Swagger UI reads the form and sends the request. The service validates it, so that the page
+// shows the response that a client would get.
 
-import { SAMPLES } from "./samples.js";
+import { IDEMPOTENCY_KEY, SAMPLES } from "./samples.js";
 
 export function PetstoreParts({ React, Im }) {
   const h = React.createElement;
   const nothing = () => () => null;
 
   const slug = (title) => title.toLowerCase().replaceAll(" ", "-");
-  // The class prevents Swagger UI's scrolling library from overriding the browser's handling of this link.
-  const link = (href, text) => h("li", { key: href }, h("a", { href, className: "noZensmooth" }, text));
+  const link = (href, text) => h("li", { key: href }, h("a", { href }, text));
 
   function Layout({ specSelectors, getComponent }) {
     const Markdown = getComponent("Markdown", true);
@@ -79,10 +79,9 @@ export function PetstoreParts({ React, Im }) {
 
   // An input field for a parameter, labelled with its name. It suggests the examples.
   const JsonSchemaForm = () =>
-    function JsonSchemaForm({ value, onChange, schema, description, errors }) {
+    function JsonSchemaForm({ value, onChange, schema, description }) {
       const field = {
         "aria-label": description,
-        "aria-invalid": errors?.size > 0,
         value: value ?? "",
         onChange: (event) => onChange(event.target.value),
       };
@@ -180,7 +179,14 @@ export function PetstoreParts({ React, Im }) {
           h("pre", null, h("code", null, JSON.stringify(value, null, 2))),
         ),
       ),
-      h("p", { className: "headers" }, "Headers: ", Object.keys(response.headers).map((name) => h("code", { key: name }, name))),
+      h("p", { className: "when" }, "Headers"),
+      h(
+        "dl",
+        { className: "headers" },
+        Object.entries(response.headers).map(([name, { description }]) =>
+          h(React.Fragment, { key: name }, h("dt", null, h("code", null, name)), h("dd", null, h(Inline, { text: description }))),
+        ),
+      ),
     );
   }
 
@@ -230,8 +236,9 @@ export function PetstoreParts({ React, Im }) {
       headers: {},
       body: operation.requestBody && (oas3Selectors.requestBodyValue(path, method) ?? bodyExample(operation)),
     };
-    for (const { name, in: where, value } of operation.parameters) {
-      if (value === undefined || value === "") continue;
+    for (const { name, in: where, schema, value: given } of operation.parameters) {
+      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // every sample of a create can be retried
+      if (value === "") continue;
       if (where === "path") request.path = request.path.replace(`{${name}}`, value);
       else request[where === "query" ? "query" : "headers"][name] = value;
     }
@@ -244,7 +251,15 @@ export function PetstoreParts({ React, Im }) {
     components: { PetstoreLayout: Layout, Samples },
     // On startup, Swagger UI resolves the security schemes for a dialog that this page does not have. That would parse the
     // whole document and block the page. Operations are resolved when they are opened.
-    statePlugins: { spec: { wrapActions: { requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path) } } },
+    statePlugins: {
+      spec: {
+        wrapActions: {
+          requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path),
+          validateParams: () => () => {}, // the service validates them
+        },
+      },
+      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and the body
+    },
     wrapComponents: {
       OperationSummary,
       JsonSchemaForm,

@@ -5,6 +5,7 @@ import { PetstoreParts } from "./parts.js";
 const kept = sessionStorage; // only for this tab
 const PREFIX = { live: "pets_live_", staging: "pets_test_" };
 const OTHER = { live: "staging", staging: "live" };
+const KEY = /^pets_(live|test)_[0-9A-Za-z]{36}$/;
 const radios = [...document.querySelectorAll("[name=environment]")];
 const field = document.getElementById("key");
 const hint = document.getElementById("key-hint");
@@ -36,6 +37,9 @@ async function start() {
     validatorUrl: null,
     requestInterceptor(request) {
       if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
+      const sent = Date.now();
+      // Swagger UI measures only successes.
+      request.responseInterceptor = (response) => Object.assign(response, { duration: Date.now() - sent });
       return request;
     },
   });
@@ -72,6 +76,19 @@ async function start() {
     hint.textContent = `This is a ${other} key. Requests now go to ${other}.`;
   }
 
+  // Runs when the field loses focus, because a key is incomplete while it is being typed.
+  function checkKey() {
+    const key = field.value.trim();
+    if (key && !KEY.test(key)) hint.textContent = `This is not a complete key. A key is ${PREFIX[environment()]} followed by 36 letters and digits.`;
+  }
+
+  // Without this, Swagger UI opens links of the guide in a new tab, and scrolls the targets of other links behind the bar.
+  function followInPage({ target }) {
+    const link = target.closest('a[href^="#"]');
+    link?.removeAttribute("target");
+    link?.classList.add("noZensmooth");
+  }
+
   function openFromHash() {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     const button = target?.querySelector(".summary button[aria-expanded=false]");
@@ -81,6 +98,8 @@ async function start() {
 
   for (const radio of radios) radio.addEventListener("change", useEnvironment);
   field.addEventListener("input", useKey);
+  field.addEventListener("change", checkKey);
+  addEventListener("click", followInPage, { capture: true });
   addEventListener("hashchange", openFromHash);
   addEventListener("petstore-shown", openFromHash);
 }

@@ -2,6 +2,7 @@
 // A sample starts with its prerequisites. It reads the key from an environment variable, so that it contains no secret.
 
 const KEY = "PETSTORE_API_KEY";
+export const IDEMPOTENCY_KEY = "Idempotency-Key";
 
 function url({ base, path, query }) {
   const pairs = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
@@ -14,7 +15,11 @@ function curl(request) {
   const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
-  return `# Nothing to install. Reads ${KEY}.\n${lines.join(" \\\n  ")}`;
+  return ["# Nothing to install. Reads " + KEY + ".", ...retries(request, "#"), lines.join(" \\\n  ")].join("\n");
+}
+
+function retries({ headers }, comment) {
+  return IDEMPOTENCY_KEY in headers ? [`${comment} Use a new idempotency key for each animal, and the same one for each retry.`] : [];
 }
 
 const CALLS = {
@@ -29,8 +34,7 @@ const CALLS = {
     const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text, because JavaScript would round an int64
     const given = [JSON.stringify(name ?? ""), `category_id=${category ? category[1] : 1}`];
     if (status) given.push(`status=${JSON.stringify(status)}`);
-    const once = headers["Idempotency-Key"];
-    if (once) given.push(`idempotency_key=${JSON.stringify(once)}`);
+    given.push(`idempotency_key=${JSON.stringify(headers[IDEMPOTENCY_KEY])}`);
     return `pet = store.create_pet(${given.join(", ")})\n    print(pet.id, pet.name, pet.status)`;
   },
   getPet: ({ path }) => `pet = store.get_pet(${path.split("/").at(-1)})\n    print(pet.id, pet.name, pet.status)`,
@@ -44,6 +48,7 @@ function python(request) {
   return [
     "# pip install ./petstore_client-*.whl",
     "# The file is from the operator of this service, or built with `make dist` in a checkout of Petstore.",
+    ...retries(request, "#"),
     `from petstore_client import Petstore  # reads ${KEY}`,
     "",
     `with Petstore(${given.join(", ")}) as store:`,
@@ -54,6 +59,7 @@ function python(request) {
 function javascript(request) {
   const lines = [
     `// Nothing to install. Reads ${KEY}. Save it as sample.mjs, then run: node sample.mjs`,
+    ...retries(request, "//"),
     `const response = await fetch(${JSON.stringify(url(request))}, {`,
   ];
   if (request.method !== "GET") lines.push(`  method: "${request.method}",`);
