@@ -9,6 +9,7 @@ PetstoreError
 │   ├── BodyTooLarge          ├── UnsupportedMediaType
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
 ├── Unavailable               the store or the gate cannot answer now; becomes ServiceUnavailable
+│   └── DiskFull              because a disk has no space left
 └── OperatorError             an operator's command or setting is at fault; one line, exit code 2
     └── MissingPackage        an optional package is not installed
 """
@@ -146,6 +147,10 @@ REQUEST_ERRORS = {each.code: each for each in RequestError.__subclasses__()}
 
 class Unavailable(PetstoreError):
     """The store or the gate cannot answer now. The text is for the log, never for the client."""
+
+
+class DiskFull(Unavailable):
+    """A write failed because a disk, or a quota, has no space left. Reads continue."""
 
 
 class OperatorError(PetstoreError):

@@ -29,8 +29,10 @@ from petstore.store import Store
 PAGE_TIMEOUT = 10.0  # seconds for a page. An action may take as long as it needs
 
 
-def _route(method: str, path: str, handler: Handler) -> Route:
+def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
     async def endpoint(request: Request) -> Response:
+        if not for_viewers and request.scope["session"].role == "viewer":
+            raise HTTPException(403)
         try:
             async with asyncio.timeout(PAGE_TIMEOUT if method == "GET" else None):
                 return await handler(ConsoleRequest(request))
@@ -41,6 +43,7 @@ def _route(method: str, path: str, handler: Handler) -> Route:
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
+_form = partial(_route, "GET", for_viewers=False)  # a page with nothing but a form
 
 
 def _page(
@@ -79,8 +82,8 @@ ROUTES = [
     _get("/jobs/{job_id}/file", pet_files.download),
     *_page("/keys", keys.content, "keys/list.html", "keys/rows.html"),
     _post("/keys", keys.create),
-    _get("/keys/new", keys.show_new),
-    _get("/keys/identify", keys.identify_page),
+    _form("/keys/new", keys.show_new),
+    _form("/keys/identify", keys.identify_page),
     _post("/keys/identify", keys.identify),
     _get("/keys/{key_id}", keys.show),
     _post("/keys/{key_id}", keys.change),
@@ -90,7 +93,7 @@ ROUTES = [
     _post("/keys/{key_id}/end-old-secret", keys.end_old_secret),
     _post("/keys/{key_id}/suspend", keys.suspend),
     _post("/keys/{key_id}/resume", keys.resume),
-    _get("/keys/{key_id}/revoke", keys.confirm_revoke),
+    _form("/keys/{key_id}/revoke", keys.confirm_revoke),
     _post("/keys/{key_id}/revoke", keys.revoke),
     *_page("/bans", keys.bans, "bans/list.html", "bans/refresh.html"),
     _post("/bans/{key_id}/lift", keys.lift_ban),

@@ -9,7 +9,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form, read_form
-from petstore.console.sessions import UNCERTAIN, FlashMessage, Session
+from petstore.console.outages import failed_change
+from petstore.console.sessions import FlashMessage, Session
 from petstore.console.state import ConsoleState
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
@@ -142,7 +143,7 @@ def describe(error: Exception | None) -> tuple[int, str]:
     """The status and the message of a page whose form was sent, and failed by this error."""
     if error is None:
         return 200, ""
-    return (503, UNCERTAIN) if isinstance(error, Unavailable) else (422, str(error))
+    return (503, failed_change(error)) if isinstance(error, Unavailable) else (422, str(error))
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:
