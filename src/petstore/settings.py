@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8080
     workers: int = 1
     public_url: str | None = None
+    service_url: str = "http://127.0.0.1:8080"
     staging_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -91,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
         _check_base_url("--public-url", self.public_url)
         _check_base_url("--staging-url", self.staging_url)
+        _check_base_url("--service-url", self.service_url)
         if self.staging_url and self.public_url:
             host = urlsplit(self.public_url).netloc.lower()
             if leads_to_staging(host, self.staging_url, self.public_url):

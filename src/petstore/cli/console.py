@@ -28,6 +28,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--port", default=PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
+@click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", default=Settings().service_url, show_default=True,
+              metavar="URL", help="The address of the service, for the link to its reference page.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",

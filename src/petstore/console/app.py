@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, keys, operators, pet_files, pets, usage
+from petstore.console import audit, guide, keys, operators, pet_files, pets, usage
 from petstore.console.background import Jobs
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.requests import ConsoleRequest, Handler
@@ -106,6 +106,7 @@ ROUTES = [
     _post("/operators", operators.add),
     _post("/operators/role", operators.set_role),
     _post("/operators/revoke", operators.revoke),
+    _get("/help", guide.show),
     *_page("/health", lambda request: request.state.node.content(), "health/show.html", "health/refresh.html"),
 ]
 
@@ -135,6 +136,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
             Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
+            Route("/docs", guide.reference),
             Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],

@@ -65,6 +65,7 @@ class ConsoleState:
         self.gate = gate
         self.clock = clock
         self.origin = ConsoleOrigin(settings)
+        self.service_url = settings.service_url.rstrip("/")
         self.trusted_proxies = networks(settings.trusted_proxies)
         self.jobs = jobs
         self.sessions = Sessions(clock)
