@@ -6,7 +6,7 @@ import pytest
 from petstore.admin.key_status import AfterBan, after_ban
 from petstore.keys import ApiKey, new_key
 from petstore.plans import Limits
-from petstore.rate_limits import SECOND, Windows
+from petstore.rate_limits import SECOND, Window, Windows
 
 NOW = 1_800_000_000.0
 MILLISECONDS = int(NOW * SECOND)
@@ -26,7 +26,7 @@ def key() -> ApiKey:
         (BANNED._replace(minute_start=MILLISECONDS, minute_used=5, day_start=MILLISECONDS, day_used=50), "day", 86_400),
     ],
 )
-def test_a_limit_that_is_used_up_still_refuses_the_key(windows: Windows, used_up: str | None, wait: int) -> None:
+def test_a_limit_that_is_used_up_still_refuses_the_key(windows: Windows, used_up: Window | None, wait: int) -> None:
     assert after_ban(key(), windows, NOW) == AfterBan("active", used_up, int(NOW) + wait)
 
 

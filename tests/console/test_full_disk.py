@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     health = operator.get("/live/health")
     assert '<span class="badge down">full</span> 0 Bytes' in health.text
 
-    forms = {
+    forms: dict[str, dict[str, Any]] = {
         "animals": {"name": "Rex", "categoryId": "1", "status": "sold"},
         "animals/1": {"name": "Rex", "categoryId": "1", "status": "sold"},
         "animals/selected": {"id": "1", "to": "pending"},
