@@ -46,7 +46,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8080
     workers: int = 1
     public_url: str | None = None
-    service_url: str = "http://127.0.0.1:8080"
     staging_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -90,9 +89,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for origin in self.cors_origins:
             if origin != "*" and not (origin.isascii() and _ORIGIN(origin)):
                 raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
-        _check_base_url("--public-url", self.public_url)
-        _check_base_url("--staging-url", self.staging_url)
-        _check_base_url("--service-url", self.service_url)
+        check_base_url("--public-url", self.public_url)
+        check_base_url("--staging-url", self.staging_url)
         if self.staging_url and self.public_url:
             host = urlsplit(self.public_url).netloc.lower()
             if leads_to_staging(host, self.staging_url, self.public_url):
@@ -113,7 +111,8 @@ def _check_networks(option: str, networks: tuple[str, ...]) -> None:
             raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
 
 
-def _check_base_url(option: str, url: str | None) -> None:
+def check_base_url(option: str, url: str | None) -> None:
+    """Raises OperatorError for an address that cannot precede the version segment."""
     if url is None:
         return
     if not url.isascii():

@@ -120,11 +120,11 @@ class Console(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_console(
-    settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
+    settings: Settings, service_url: str, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
     """The console over open backends."""
     async with Jobs() as jobs:
-        state = ConsoleState(stores, gate, clock, settings, jobs)
+        state = ConsoleState(stores, gate, clock, settings, service_url, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")
         await record_other_failures(state)
 

@@ -6,6 +6,6 @@ FULL = "The disk is full. Free some space."
 
 
 def failed_change(error: Unavailable) -> str:
-    """The response to a commit may be lost, so nobody knows whether the change was made."""
+    """The response to a commit may be lost, so it is not known whether the change was made."""
     cause = FULL if isinstance(error, DiskFull) else "The store did not respond."
     return f"{cause} Check whether the change was made, then try again."
