@@ -320,11 +320,15 @@ def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
     assert line.split()[1] == "live" and "Ada's shop" in line
     (ban,) = (entry for entry in petstore.json("bans", "list") if entry["key_id"] == key.id)
     assert (ban["name"], ban["environment"]) == ("Ada's shop", "live")
+    lifted = petstore.json("bans", "lift", key.id) if form == "json" else petstore.text("bans", "lift", key.id)
+    (refused,) = asking(server.port, 1, key.headers)
+    assert refused.code == "rate_limit_exceeded"
+    admitted_from = int(refused.headers["x-ratelimit-reset"])
     if form == "json":
-        assert petstore.json("bans", "lift", key.id) == {"key_id": key.id, "lifted": True}
+        after = {"state": "active", "used_up": "minute", "admitted_from": admitted_from}
+        assert lifted == {"key_id": key.id, "lifted": True, **after}
     else:
-        assert key.id in petstore.text("bans", "lift", key.id)
-    assert asking(server.port, 1, key.headers)[0].code == "rate_limit_exceeded"
+        assert f"{key.id} is no longer banned" in lifted and f"is admitted from {when(admitted_from)}" in lifted
     assert last_entry(petstore) == ("lift ban", key.id)
     assert key.id in petstore.fails_in_one_line("bans", "lift", key.id)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from petstore.admin.key_status import AfterBan, after_ban
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
 from petstore.edits import Conflict
@@ -138,7 +139,7 @@ class Admin:
         await self._store.keys.revoke(key_id, self._entry("revoke key", key_id))
         return await self.key(key_id)
 
-    async def lift_ban(self, key_id: str) -> None:
+    async def lift_ban(self, key_id: str) -> AfterBan:
         """Writes the audit entry first: a crash in between must not leave a lifted ban without an entry."""
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
@@ -146,6 +147,7 @@ class Admin:
             raise OperatorError(f"{key_id} is not banned, so there is nothing to lift")
         await self._store.audit.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
+        return after_ban(key, windows, self._clock())
 
     async def key(self, key_id: str) -> ApiKey:
         key = await self._store.keys.get(key_id)

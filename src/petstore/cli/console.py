@@ -16,9 +16,10 @@ from petstore.cli.options import Command, WholeNumber, backend_options, check_se
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
-from petstore.settings import RANGES, Settings, is_base_url
+from petstore.settings import RANGES, Settings, check_base_url, is_base_url
 
 PORT = 8081
+SERVICE_URL = f"http://{Settings().host}:{Settings().port}"
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -28,11 +29,13 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--port", default=PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
+@click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", default=SERVICE_URL, show_default=True,
+              metavar="URL", help="The address of the service, for the link to its reference page.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
-def console(**options: Any) -> None:
+def console(service_url: str, **options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 
     Prints a link that signs in once, within the hour. An operator with a token of petstore operators add can sign in at
@@ -49,8 +52,9 @@ def console(**options: Any) -> None:
     settings = settings_from(options)
     logs.configure()
     _check(settings)
+    check_base_url("--service-url", service_url)
     service.check_console_packages()
-    service.serve_console(settings, partial(_print_banner, settings, creates_store(settings)))
+    service.serve_console(settings, service_url, partial(_print_banner, settings, creates_store(settings)))
 
 
 def _check(settings: Settings) -> None:
