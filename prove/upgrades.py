@@ -154,7 +154,7 @@ class Clients:
             if response.status == 201:
                 break
             self.retries.append(response.error or f"status {response.status}")
-            if not self._retry or response.status not in (0, 409, 503) or time.monotonic() > deadline:
+            if not self._retry or response.status not in (0, 503) or time.monotonic() > deadline:
                 self.faults.append(f"create of {name}: {self.retries[-1]}")
                 return
             time.sleep(PAUSE)

@@ -10,7 +10,8 @@ PetstoreError
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
 ├── Unavailable               the store or the gate is unavailable; becomes ServiceUnavailable
 └── OperatorError             an operator's command or setting is not valid; one line, exit code 2
-    └── MissingPackage        an optional package is not installed
+    ├── MissingPackage        an optional package is not installed
+    └── Conflict              two operators changed the same values; in edits.py
 """
 
 from typing import ClassVar

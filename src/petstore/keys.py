@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from petstore.edits import difference_in_words, edited, given
 from petstore.errors import OperatorError
 from petstore.plans import PLANS, Limits, Plan
 
@@ -73,7 +74,10 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's changes to a key. UNSET leaves a field unchanged. `suspended` is a time, or None to resume."""
+    """An operator's changes to a key. UNSET leaves a field unchanged.
+
+    `suspended` is a time, or None to resume. `revoked` is a time.
+    """
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     contact: str | msgspec.UnsetType = msgspec.UNSET
@@ -83,6 +87,11 @@ class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[Scope, ...] | msgspec.UnsetType = msgspec.UNSET
     expires: float | msgspec.UnsetType | None = msgspec.UNSET
     suspended: float | msgspec.UnsetType | None = msgspec.UNSET
+    revoked: float | msgspec.UnsetType = msgspec.UNSET
+
+
+PLAN_UNIT = ("plan", "per_minute", "per_day")
+KEY_UNITS = (("name",), ("contact",), PLAN_UNIT, ("scopes",), ("expires",), ("suspended",))
 
 
 class KeyQuery(NamedTuple):
@@ -132,6 +141,38 @@ def new_key(
         created=now,
         expires=expires,
     )
+
+
+def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
+    """Returns the key with the changes. `base` is the key as the operator saw it.
+
+    Raises Conflict, and OperatorError for a revoked key and for values that no key may have.
+    """
+    if key.revoked is not None:
+        raise OperatorError(f"{key.id} is revoked: create a new key instead")
+    new = given(changes)
+    for field in ("name", "contact"):
+        if field in new:
+            check_text(field, new[field])
+    if "scopes" in new:
+        new["scopes"] = tuple(scope for scope in SCOPES if scope in new["scopes"])
+    if any(field in new for field in PLAN_UNIT):
+        plan: Plan = new.setdefault("plan", key.plan)
+        own = key.limits if plan == key.plan == "enterprise" else (None, None)
+        limits = limits_of(plan, new.get("per_minute", own[0]), new.get("per_day", own[1]))
+        new |= limits._asdict()
+    return edited(key, new, base, KEY_UNITS)
+
+
+def key_difference_in_words(before: ApiKey, after: ApiKey, now: float) -> str:
+    """Returns the detail of an audit entry. Suspending, resuming and revoking change the state."""
+    if (before.suspended, before.revoked) == (after.suspended, after.revoked):
+        return difference_in_words(before, after)
+    resumed = before.suspended is not None and after.suspended is None
+    suspended = before.suspended is None and after.suspended is not None
+    old = "suspended" if resumed else before.state(now)
+    new = "suspended" if suspended else after.state(now)
+    return f"{old} → {new}"
 
 
 def check_text(field: str, text: str) -> None:

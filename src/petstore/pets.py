@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeGuard, get
 
 import msgspec
 
+from petstore.edits import edited, given
 from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -100,11 +101,14 @@ class Matching(NamedTuple):
 
 
 class PetChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's changes to an animal. None leaves a field unchanged."""
+    """An operator's changes to an animal. UNSET leaves a field unchanged."""
 
-    name: str | None = None
-    category_id: int | None = None
-    status: PetStatus | None = None
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    category_id: int | msgspec.UnsetType = msgspec.UNSET
+    status: PetStatus | msgspec.UnsetType = msgspec.UNSET
+
+
+PET_UNITS = tuple((field,) for field in PetChanges.__struct_fields__)
 
 
 class IdempotencyKey(NamedTuple):
@@ -188,6 +192,16 @@ def _new_id(prefix: str) -> str:
 
 def is_status(value: object) -> TypeGuard[PetStatus]:
     return value in STATUSES
+
+
+def changed_pet(pet: Pet, changes: PetChanges, base: Pet | None = None) -> Pet:
+    """Returns the animal with the changes. `base` is the animal as the operator saw it.
+
+    Raises Conflict, and InvalidBody for values that no animal may have.
+    """
+    new = given(changes)
+    new_pet(msgspec.to_builtins(msgspec.structs.replace(pet, **new)))
+    return edited(pet, new, base, PET_UNITS)
 
 
 # Returns an error message for these unknown members.

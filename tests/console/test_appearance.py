@@ -182,6 +182,22 @@ def test_an_open_panel_of_a_key(page: Page, console: Console, name: str, panel: 
     look(page, f"key-{panel}")
 
 
+@pytest.mark.parametrize("kind", ["key", "animal"])
+def test_the_question_after_a_conflict(page: Page, context: BrowserContext, console: Console, kind: str) -> None:
+    address = f"/live/keys/{key_id(page, console, KEYS[4])}" if kind == "key" else "/live/animals/1"
+    stale = context.new_page()  # a page of its own: a browser reports its 409 as an error
+    for each, name in ((stale, "y" * 255), (page, "🐈 " * 127)):
+        each.goto(f"{console.origin}{address}")
+        if kind == "key":
+            each.locator("#change summary").click()
+        each.get_by_label("Name").fill(name)
+    for each in (page, stale):
+        each.get_by_role("button", name="Save").click()
+    expect(stale.get_by_role("button", name="Keep theirs")).to_be_visible()
+    look(stale, f"conflict-{kind}")
+    stale.close()
+
+
 def test_the_page_of_an_animal_and_of_a_removed_one(page: Page, console: Console) -> None:
     page.goto(console.origin + "/live/animals")
     page.get_by_role("link", name="right to left").first.click()

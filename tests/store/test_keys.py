@@ -8,10 +8,12 @@ import pytest
 from harness.stores import NOW, StorePlace
 from petstore.audit import AuditEntry
 from petstore.changes import Change
+from petstore.errors import OperatorError
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store
 from petstore.store.schema import TABLES, key_row
+from petstore.wording import when
 
 FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
 
@@ -21,8 +23,8 @@ def key(number: int = 0, **changes: object) -> ApiKey:
     return msgspec.structs.replace(made, id=f"key_{number:03}", **changes)
 
 
-def entry(action: str) -> AuditEntry:
-    return AuditEntry(NOW, "a test", action, "key_000", "some detail")
+def entry(action: str, detail: str = "some detail") -> AuditEntry:
+    return AuditEntry(NOW, "a test", action, "key_000", detail)
 
 
 async def entries(store: Store) -> list[AuditEntry]:
@@ -122,7 +124,9 @@ def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
         assert changes == ["keys"]
         assert await store.keys.find(FIRST) == key(revoked=NOW)
         assert await store.keys.find(SECOND) == key(1)
-        assert (await entries(store))[0] == entry("revoke key")
+        assert (await entries(store))[0] == entry("revoke key", "active → revoked")
+        with pytest.raises(OperatorError, match="key_000 is revoked"):
+            await store.keys.update("key_000", KeyChanges(name="Another"), entry("update key"))
 
     store_at.use(work, changes)
 
@@ -134,25 +138,32 @@ def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> Non
         name="", plan="enterprise", per_minute=5, per_day=50, scopes=("read", "write"), expires=None
     )
     updates = [
-        (KeyChanges(name="Another"), key(name="Another")),
-        (KeyChanges(plan="pro", per_minute=300, per_day=10_000), pro),
+        (KeyChanges(name="Another"), key(name="Another"), "name Key 0 → Another"),
+        (KeyChanges(plan="pro"), pro, "plan enterprise → pro; per minute 5 → 300; per day 50 → 10,000"),
         (
             KeyChanges(scopes=("read",), expires=NOW + 9),
             msgspec.structs.replace(pro, scopes=("read",), expires=NOW + 9),
+            f"scopes read+write → read; expires never → {when(NOW + 9)}",
         ),
-        (own_limits, key(name="")),
+        (
+            own_limits,
+            key(name=""),
+            'name Another → ""; plan pro → enterprise; per minute 300 → 5; per day 10,000 → 50;'
+            f" scopes read → read+write; expires {when(NOW + 9)} → never",
+        ),
     ]
 
     async def work(store: Store) -> None:
         await store.keys.add(key(), FIRST, entry("create key"))
         await store.keys.add(key(1), SECOND, entry("create key"))
-        for number, (update, expected) in enumerate(updates, 1):
+        for number, (update, expected, detail) in enumerate(updates, 1):
             assert await store.keys.update("key_000", update, entry(f"update {number}")) == expected
             assert await store.keys.find(FIRST) == expected == await store.keys.get("key_000")
             assert changes == ["keys"] * number
-            assert (await entries(store))[0] == entry(f"update {number}")
+            assert (await entries(store))[0] == entry(f"update {number}", detail)
         assert await store.keys.get("key_001") == key(1)
         assert await store.keys.update("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
+        assert await store.keys.update("key_000", own_limits, entry("the same values")) == expected
         assert len(await entries(store)) == 2 + len(updates)
 
     store_at.use(work, changes)

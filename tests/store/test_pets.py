@@ -161,7 +161,7 @@ def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePla
 
 def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePlace) -> None:
     changes: list[Change] = []
-    entry = AuditEntry(9.0, "ada", "update animal", "", "Rex → Max")
+    entry = AuditEntry(9.0, "ada", "update animal", "")
 
     async def work(store: Store) -> None:
         rex = (await store.pets.add(NewPet("Rex", 7), NOW)).pet
@@ -171,8 +171,10 @@ def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePl
         assert changed == await store.pets.get(rex.id) == Pet(rex.id, "Max", -8, "sold")
         assert changes == ["edited"] * 2
         assert await store.pets.update(999, PetChanges(name="Nobody"), entry) is None
-        found = (await store.audit.find()).entries
-        assert [(each.subject, each.detail) for _, each in found] == [(str(rex.id), "Rex → Max")] * 2
+        assert await store.pets.update(rex.id, PetChanges(name="Max"), entry) == changed
+        second, first = "category id 7 → -8; status available → sold", "name Rex → Max"
+        assert await details(store) == [(str(rex.id), second), (str(rex.id), first)]
+        assert changes == ["edited"] * 2
 
     store_at.use(work, changes)
 

@@ -13,8 +13,9 @@ import pytest
 
 from harness.backends import ANONYMOUS, Postgres, Process, program, running
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, imported
+from petstore.edits import Conflict
 from petstore.errors import IdempotencyMismatch, OperatorError, Unavailable
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import KeyChanges, digest_of, mint, new_key
 from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
@@ -257,3 +258,30 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
         assert sum((await store.pets.count()).values()) == 401
 
     StorePlace(tmp_path, through).use(work, policy=StorePolicy(pool_size=20, pgbouncer=True, bounds=PATIENT))
+
+
+def test_an_update_waits_for_the_row_and_then_compares_it(place: StorePlace) -> None:
+    """The other transaction has read and locked the row, and has not committed yet."""
+
+    async def work(store: Store) -> None:
+        key = new_key("live", "free", now=NOW, name="Ada")
+        await store.keys.add(key, digest_of("secret"), ENTRY)
+        other = await asyncpg.connect(place.url)
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("UPDATE petstore_live.keys SET name = 'Grace', scopes = 'read' WHERE id = $1", key.id)
+        renamed = asyncio.create_task(store.keys.update(key.id, KeyChanges(name="Bob"), ENTRY, key))
+        upgraded = asyncio.create_task(store.keys.update(key.id, KeyChanges(plan="pro"), ENTRY, key))
+        async with asyncio.timeout(30):
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while await other.fetchval(waiting) < 2:
+                await asyncio.sleep(0.01)  # the poll of a condition
+        await transaction.commit()
+        await other.close()
+        with pytest.raises(Conflict, match="name"):
+            await renamed
+        found = await upgraded
+        assert found is not None and (found.name, found.scopes, found.plan) == ("Grace", ("read",), "pro")
+        assert await store.keys.get(key.id) == found
+
+    place.use(work)

@@ -5,15 +5,15 @@ Each action writes an audit entry with its actor. A running service obeys from t
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
+from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, check_text, digest_of, limits_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, digest_of, mint, new_key
 from petstore.operators import Operator, Role, is_operator_name, mint_token, new_operator
 from petstore.pets import (
     Import,
@@ -67,31 +67,26 @@ class Admin:
         await self._store.keys.add(key, digest_of(secret), self._entry("create key", key.id, plan))
         return key, secret
 
-    async def update_key(self, key_id: str, changes: KeyChanges) -> ApiKey:
-        """The changed key. What it has used of its open windows stays used."""
-        key = await self._not_revoked(key_id)
-        differences = _differences(key, _new_values(key, changes))
-        if not differences:
-            return key
-        new_values = KeyChanges(**{name: new for name, (_, new) in differences.items()})
-        return await self._change_key(key_id, new_values, "update key", _before_and_after(differences))
+    async def update_key(self, key_id: str, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
+        """The changed key. What it has used of its open windows stays used.
+
+        `base` is the key as the operator saw it. Raises Conflict if the same unit has been changed since.
+        """
+        return await self._change_key(key_id, "update key", changes, base)
 
     async def suspend_key(self, key_id: str) -> ApiKey:
         """Refuse the key until it is resumed."""
-        key = await self._not_revoked(key_id)
-        if key.suspended is not None:
-            raise OperatorError(f"{key_id} is suspended already, so there is nothing to do")
-        before = key.state(self._clock())
-        return await self._change_key(
-            key_id, KeyChanges(suspended=self._clock()), "suspend key", f"{before} → suspended"
-        )
+        active = msgspec.structs.replace(await self.key(key_id), suspended=None)
+        try:
+            return await self._change_key(key_id, "suspend key", KeyChanges(suspended=self._clock()), active)
+        except Conflict:
+            raise OperatorError(f"{key_id} is suspended already, so there is nothing to do") from None
 
     async def resume_key(self, key_id: str) -> ApiKey:
         key = await self._not_revoked(key_id)
         if key.suspended is None:
             raise OperatorError(f"{key_id} is not suspended, so there is nothing to resume")
-        after = msgspec.structs.replace(key, suspended=None).state(self._clock())
-        return await self._change_key(key_id, KeyChanges(suspended=None), "resume key", f"suspended → {after}")
+        return await self._change_key(key_id, "resume key", KeyChanges(suspended=None))
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
         """The key with this secret, and the end of the secret itself. None when no key of this environment has it."""
@@ -140,8 +135,7 @@ class Admin:
         key = await self.key(key_id)
         if key.revoked is not None:
             raise OperatorError(f"{key_id} is revoked already, so there is nothing to do")
-        before = key.state(self._clock())
-        await self._store.keys.revoke(key_id, self._entry("revoke key", key_id, f"{before} → revoked"))
+        await self._store.keys.revoke(key_id, self._entry("revoke key", key_id))
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> None:
@@ -164,17 +158,17 @@ class Admin:
     async def add_pet(self, new: NewPet) -> Pet:
         return await self._store.pets.add_by_hand(new, self._entry("add animal", ""))
 
-    async def update_pet(self, pet_id: int, changes: PetChanges) -> Pet:
-        pet = await self._pet(pet_id)
-        given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not None}
-        checked_pet(msgspec.structs.replace(pet, **given))
-        differences = _differences(pet, given)
-        if not differences:
-            return pet
-        entry = self._entry("update animal", str(pet_id), _before_and_after(differences))
-        changed = await self._store.pets.update(pet_id, changes, entry)
-        if changed is None:  # another operator has removed it since
-            raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
+    async def update_pet(self, pet_id: int, changes: PetChanges, base: Pet | None = None) -> Pet:
+        """The changed animal.
+
+        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since.
+        """
+        try:
+            changed = await self._store.pets.update(pet_id, changes, self._entry("update animal", ""), base)
+        except InvalidBody as error:
+            raise OperatorError(error.message) from None
+        if changed is None:
+            raise self._no_pet(pet_id)
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
@@ -327,11 +321,8 @@ class Admin:
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
-        operator = await self._store.operators.get(name) if is_operator_name(name) else None
-        if operator is None:
-            raise OperatorError(f"there is no operator {name}")
-        entry = self._entry("set role", name, f"{operator.role} → {role}")
-        if not await self._store.operators.set_role(name, role, entry):
+        entry = self._entry("set role", name)
+        if not is_operator_name(name) or not await self._store.operators.set_role(name, role, entry):
             raise OperatorError(f"there is no operator {name}")
 
     async def revoke_operator(self, name: str) -> None:
@@ -342,11 +333,14 @@ class Admin:
     async def _pet(self, pet_id: int) -> Pet:
         pet = await self._store.pets.get(pet_id)
         if pet is None:
-            raise OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
+            raise self._no_pet(pet_id)
         return pet
 
-    async def _change_key(self, key_id: str, changes: KeyChanges, action: str, detail: str) -> ApiKey:
-        changed = await self._store.keys.update(key_id, changes, self._entry(action, key_id, detail))
+    def _no_pet(self, pet_id: int) -> OperatorError:
+        return OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
+
+    async def _change_key(self, key_id: str, action: str, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
+        changed = await self._store.keys.update(key_id, changes, self._entry(action, key_id), base)
         if changed is None:
             raise OperatorError(f"no key has the id {key_id}")
         return changed
@@ -376,8 +370,8 @@ def added_in_words(query: PetQuery) -> str:
     return f"added by {query.added_by}{since}{until}"
 
 
-def checked_pet(pet: NewPet | Pet) -> NewPet:
-    """The values of an animal. Raises OperatorError when they do not meet the rules for a new one."""
+def checked_pet(pet: NewPet) -> NewPet:
+    """Raises OperatorError when an animal does not meet the rules for a new one."""
     try:
         return new_pet(msgspec.to_builtins(pet))
     except InvalidBody as error:
@@ -396,43 +390,6 @@ async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
         if found:
             return found[0][1]
     return None
-
-
-def _new_values(key: ApiKey, changes: KeyChanges) -> dict[str, Any]:
-    """Of each field that is to change. Raises OperatorError for a combination that no key may have."""
-    found = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
-    for field in ("name", "contact"):
-        if field in found:
-            check_text(field, found[field])
-    if "scopes" in found:
-        found["scopes"] = tuple(scope for scope in SCOPES if scope in found["scopes"])
-    plan = found.setdefault("plan", key.plan)
-    own = key.limits if plan == key.plan == "enterprise" else (None, None)
-    limits = limits_of(plan, found.get("per_minute", own[0]), found.get("per_day", own[1]))
-    return {**found, **limits._asdict()}
-
-
-def _differences(record: ApiKey | Pet, changes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The old and the new value of each field that changes."""
-    return {name: (getattr(record, name), new) for name, new in changes.items() if getattr(record, name) != new}
-
-
-def _before_and_after(differences: dict[str, tuple[Any, Any]]) -> str:
-    """The detail of an audit entry."""
-    return "; ".join(
-        f"{name.replace('_', ' ')} {_shown(name, old)} → {_shown(name, new)}"
-        for name, (old, new) in differences.items()
-    )
-
-
-def _shown(name: str, value: object) -> str:
-    if value is None:
-        return "never" if name == "expires" else "none"
-    if isinstance(value, float):
-        return when(value)
-    if isinstance(value, tuple):
-        return "+".join(value)
-    return f"{value:,}" if isinstance(value, int) else str(value) or '""'
 
 
 def _check_count(pet_ids: Sequence[int]) -> None:

@@ -139,11 +139,12 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
     Example:
       petstore pets update 17 --name Max --status pending
     """
-    if all(value is None for value in values.values()):
+    changes = {name: value for name, value in values.items() if value is not None}
+    if not changes:
         *others, last = (f"--{name.replace('_', '-')}" for name in values)
         raise OperatorError(f"nothing to change: give {', '.join(others)} or {last}")
     await _existing(backends, environment, [pet_id])
-    pet = await admin(backends, environment).update_pet(pet_id, PetChanges(**values))
+    pet = await admin(backends, environment).update_pet(pet_id, PetChanges(**changes))
     return Output(pet, _line(pet))
 
 

@@ -4,18 +4,20 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-import msgspec
 from starlette.responses import Response
 
 from petstore.admin.actions import Admin
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
+from petstore.console.edits import base_of, changes_in, done_message, edit_context
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
+from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import (
     ENVIRONMENTS,
     KEY_SORTS,
+    KEY_UNITS,
     SCOPES,
     ApiKey,
     KeyChanges,
@@ -162,12 +164,14 @@ async def history(request: ConsoleRequest) -> Response:
 async def change(request: ConsoleRequest) -> Response:
     """Change name, contact, plan, scopes, expiry and limits. An empty expiry stays as it is."""
     form = await request.form()
-    key_id = (await request.key()).id
+    key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
-        await request.admin.update_key(key_id, _update(form, request.now))
+        changes = changes_in(form, base, KEY_UNITS, _form_of, lambda each: _changes_of(each, request.now))
+        await request.admin.update_key(key_id, changes, base)
     except (OperatorError, Unavailable) as error:
         return await show(request, form, error=error)
-    request.flash("The key was changed. The change holds from the next request on.")
+    done = "The key was changed. The change holds from the next request on."
+    request.flash(done_message(form, changes, done))
     return request.redirect(f"/keys/{key_id}")
 
 
@@ -209,11 +213,14 @@ async def show(
     key = await request.key()
     subject = _subject(key)
     status, message = describe(error)
+    shown = form or _form_of(key)
+    if form and isinstance(error, Conflict):
+        shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),
         old_secret_until=await request.store.keys.old_secret_until(key.id, request.now),
-        form=form or _form_of(key), error=message,
+        form=shown, error=message, **edit_context(key, form, error),
         secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
         failed="change" if form else "rotate" if overlap else "", subject=subject,
         found=await subject.history(request), first=True,
@@ -224,26 +231,22 @@ def _subject(key: ApiKey) -> Subject:
     return Subject("key", key.id, f"/keys/{key.id}")
 
 
-def _form_of(key: ApiKey) -> Form:
+def _form_of(key: ApiKey, expires: str = "") -> Form:
     limits = [("per_minute", str(key.per_minute)), ("per_day", str(key.per_day))] if key.plan == "enterprise" else []
     scopes = [("scope", scope) for scope in key.scopes]
-    return Form([("name", key.name), ("contact", key.contact), ("plan", key.plan), *limits, *scopes])
+    texts = [("name", key.name), ("contact", key.contact), ("plan", key.plan), ("expires", expires)]
+    return Form([*texts, *limits, *scopes])
 
 
-def _update(form: Form, now: float) -> KeyChanges:
+def _changes_of(form: Form, now: float) -> KeyChanges:
     """Raises OperatorError."""
-    limits, text = enterprise_limits(form), form.text("expires").strip()
-    expires: float | msgspec.UnsetType | None = msgspec.UNSET
-    if text:
-        expires = None if text == "never" else now + parse_duration(text, least=1)
-    return KeyChanges(
-        plan=plan_of(form),
-        name=form.text("name").strip(),
-        contact=form.text("contact").strip(),
-        scopes=tuple(scopes_of(form)),
-        expires=expires,
-        **(limits._asdict() if limits else {}),
-    )
+    limits, expires = enterprise_limits(form), form.text("expires").strip()
+    changes: dict[str, Any] = {name: form.text(name).strip() for name in ("name", "contact") if form.texts(name)}
+    if expires:
+        changes["expires"] = None if expires == "never" else now + parse_duration(expires, least=1)
+    if limits:
+        changes |= limits._asdict()
+    return KeyChanges(plan=plan_of(form), scopes=tuple(scopes_of(form)), **changes)
 
 
 async def _key_content(request: ConsoleRequest, key: ApiKey) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Animals: find, add, change, remove and restore many at once; the page of one animal, with its history."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -11,12 +11,14 @@ from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
 from petstore.console.background import Job
+from petstore.console.edits import base_of, changes_in, done_message, edit_context
 from petstore.console.forms import Form
 from petstore.console.pet_files import query_of, start_job
 from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
+from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, REMOVAL_PREFIX, NewPet, Pet, PetChanges, PetQuery, Removed, is_status
+from petstore.pets import INT64_MAX, PET_UNITS, REMOVAL_PREFIX, NewPet, Pet, PetChanges, PetQuery, Removed, is_status
 
 PAGE_SIZE = 50
 
@@ -176,15 +178,16 @@ async def history(request: ConsoleRequest) -> Response:
 
 async def edit(request: ConsoleRequest) -> Response:
     form, pet_id = await request.form(), _pet_id(request)
+    base = base_of(form, Pet)
     try:
-        changes = PetChanges(**msgspec.structs.asdict(pet_of(form)))
-        await request.admin.update_pet(pet_id, changes)
-    except OperatorError:
-        raise HTTPException(404) from None
-    except (InvalidBody, Unavailable) as error:
+        changes = changes_in(form, base, PET_UNITS, _form_of, _changes_of)
+        await request.admin.update_pet(pet_id, changes, base)
+    except (Conflict, InvalidBody, Unavailable) as error:
         return await show(request, form, error)
+    except OperatorError:  # no animal has this id
+        return await show(request)
     request.pets_changed()
-    request.flash(f"Animal {pet_id} was changed.")
+    request.flash(done_message(form, changes, f"Animal {pet_id} was changed."))
     return request.redirect(f"/animals/{pet_id}")
 
 
@@ -212,9 +215,21 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
         "pet": pet, "pet_id": pet_id, "subject": subject, "found": found, "first": True, "error": message,
         "removed": removed, "origin": origin, "adder_key": adder_key,
     }  # fmt: skip
-    if form is None and pet is not None:
-        form = Form(list(texts_of_pet(pet).items()))
-    return request.page("pets/show.html", 404 if pet is None else status, **context, form=form or Form())
+    context |= edit_context(pet, form, error)
+    if isinstance(error, Conflict):
+        form = _form_of(cast(Pet, error.wanted))
+    elif form is None:
+        form = _form_of(pet) if pet else Form()
+    return request.page("pets/show.html", 404 if pet is None else status, **context, form=form)
+
+
+def _form_of(pet: Pet) -> Form:
+    return Form(list(texts_of_pet(pet).items()))
+
+
+def _changes_of(form: Form) -> PetChanges:
+    """Raises InvalidBody."""
+    return PetChanges(**msgspec.structs.asdict(pet_of(form)))
 
 
 def _subject(pet_id: int) -> Subject:

@@ -11,6 +11,7 @@ from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form, read_form
 from petstore.console.sessions import UNCERTAIN, FlashMessage, Session
 from petstore.console.state import ConsoleState
+from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
 from petstore.store import Store
@@ -142,7 +143,9 @@ def describe(error: Exception | None) -> tuple[int, str]:
     """The status and the message of a page whose form was sent, and failed by this error."""
     if error is None:
         return 200, ""
-    return (503, UNCERTAIN) if isinstance(error, Unavailable) else (422, str(error))
+    if isinstance(error, Unavailable):
+        return 503, UNCERTAIN
+    return 409 if isinstance(error, Conflict) else 422, str(error)
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from petstore.pets import Adder, Import, NewPet, Undone, new_import_id
 from petstore.store.audit import recorded
 from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, T, Transaction, steps
 from petstore.store.freshness import ADDED, EDITED, NOTHING
-from petstore.store.pets import added
+from petstore.store.pets import inserted_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
@@ -123,7 +123,7 @@ class Imports:
         def transaction() -> Transaction[bool]:
             if not (yield advance):
                 return False
-            pets = yield from added(self._db, new, Adder("import", import_id), now)
+            pets = yield from inserted_pets(self._db, new, Adder("import", import_id), now)
             yield PutRows(self._db.schema, IMPORT_CHUNKS, [(import_id, place, pets[0].id, len(pets))])
             return True
 

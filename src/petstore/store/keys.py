@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from petstore.audit import AuditEntry
-from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort
+from petstore.edits import differences
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort, changed_key, key_difference_in_words
 from petstore.pets import Adder
 from petstore.store.adders import enrolled
 from petstore.store.audit import recorded
@@ -126,22 +127,32 @@ class Keys:
 
         return await self._db.write(transaction(), NOTHING)  # nobody keeps in memory that there is no such key
 
-    async def update(self, key_id: str, changes: KeyChanges, entry: AuditEntry) -> ApiKey | None:
-        """The changed key; None when there is none of this id."""
-        changed = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
-        if "scopes" in changed:
-            changed["scopes"] = " ".join(changed["scopes"])
+    async def update(
+        self, key_id: str, changes: KeyChanges, entry: AuditEntry, base: ApiKey | None = None
+    ) -> ApiKey | None:
+        """Returns the changed key, or None if no key has this id.
+
+        `base` is the key as the operator saw it. Raises Conflict if the same unit has been changed since, and
+        OperatorError; then nothing is written. The audit entry says what differs from the row that was locked.
+        """
 
         def transaction() -> Transaction[ApiKey | None]:
-            assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(changed, 2))
-            rows = yield Statement(
-                f"UPDATE {self._db.schema}.keys SET {assignments} WHERE id = $1 RETURNING {', '.join(KEYS.columns)}",
-                (key_id, *changed.values()),
-            )
+            rows = yield Statement(f"{self._select} WHERE k.id = $1 {self._db.for_update}", (key_id,))
             if not rows:
                 raise Unchanged(None)
-            yield recorded(self._db.schema, entry)
-            return key_from_row(self._db.environment, rows[0])
+            key = key_from_row(self._db.environment, rows[0])
+            changed = changed_key(key, changes, base)
+            new = differences(key, changed)
+            if not new:
+                raise Unchanged(key)
+            if "scopes" in new:
+                new["scopes"] = " ".join(new["scopes"])
+            assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(new, 2))
+            update = f"UPDATE {self._db.schema}.keys SET {assignments} WHERE id = $1"
+            yield Statement(update, (key_id, *new.values()))
+            detail = key_difference_in_words(key, changed, entry.at)
+            yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=detail))
+            return changed
 
         return await self._db.write(transaction(), KEYS_CHANGED)
 
@@ -177,8 +188,7 @@ class Keys:
         return int(count)
 
     async def revoke(self, key_id: str, entry: AuditEntry) -> None:
-        revoke = Statement(f"UPDATE {self._db.schema}.keys SET revoked = $1 WHERE id = $2", (entry.at, key_id))
-        await self._db.write(steps(revoke, recorded(self._db.schema, entry)), KEYS_CHANGED)
+        await self.update(key_id, KeyChanges(revoked=entry.at), entry)
 
     def _new_secret(self, digest: bytes, key_id: str) -> Statement:
         return Statement(f"INSERT INTO {self._db.schema}.secrets (digest, key_id) VALUES ($1, $2)", (digest, key_id))

@@ -1,9 +1,11 @@
 """Operators in the store."""
 
+import msgspec
+
 from petstore.audit import AuditEntry
 from petstore.operators import Operator, Role
 from petstore.store.audit import recorded
-from petstore.store.database import Database, Statement, steps_if
+from petstore.store.database import Database, Statement, Transaction, steps_if
 from petstore.store.freshness import NOTHING
 
 _COLUMNS = ", ".join(Operator.__struct_fields__)
@@ -37,20 +39,27 @@ class Operators:
         return await self._change(insert, entry)
 
     async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        """False when no operator of that name exists, or the operator is revoked."""
-        return await self._update(name, "role = $2", role, entry)
+        """False when no operator of that name exists, or the operator is revoked. The entry says what the role was."""
+
+        def transaction() -> Transaction[bool]:
+            valid = f"FROM {self._table} WHERE name = $1 AND revoked IS NULL"
+            rows = yield Statement(f"SELECT role {valid} {self._db.for_update}", (name,))
+            if not rows:
+                return False
+            yield Statement(f"UPDATE {self._table} SET role = $2 WHERE name = $1", (name, role))
+            yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=f"{rows[0][0]} → {role}"))
+            return True
+
+        return await self._db.write(transaction(), NOTHING)
 
     async def revoke(self, name: str, entry: AuditEntry) -> bool:
         """False when no operator of that name exists, or the operator is revoked already."""
-        return await self._update(name, "revoked = $2", entry.at, entry)
+        update = f"UPDATE {self._table} SET revoked = $2 WHERE name = $1 AND revoked IS NULL RETURNING name"
+        return await self._change(Statement(update, (name, entry.at)), entry)
 
     async def _one(self, condition: str, value: object) -> Operator | None:
         rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} WHERE {condition}", value)
         return Operator(*rows[0]) if rows else None
-
-    async def _update(self, name: str, assignment: str, value: object, entry: AuditEntry) -> bool:
-        update = f"UPDATE {self._table} SET {assignment} WHERE name = $1 AND revoked IS NULL RETURNING name"
-        return await self._change(Statement(update, (name, value)), entry)
 
     async def _change(self, statement: Statement, entry: AuditEntry) -> bool:
         return await self._db.write(steps_if(statement, recorded(self._db.schema, entry)), NOTHING)

@@ -1,12 +1,13 @@
 """Animals in the store: adding, reading, searching and counting them, and the changes of operators."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from petstore.audit import AuditEntry
+from petstore.edits import difference_in_words, differences
 from petstore.pets import (
     INT64_MAX,
     STATUSES,
@@ -22,6 +23,7 @@ from petstore.pets import (
     PetChanges,
     PetQuery,
     PetStatus,
+    changed_pet,
 )
 from petstore.store.adders import number_of
 from petstore.store.audit import recorded
@@ -170,7 +172,7 @@ class Pets:
         """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
 
         def transaction() -> Transaction[Pet]:
-            (pet,) = yield from added(self._db, [new], Adder("operator", entry.actor), entry.at)
+            (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
             yield recorded(self._db.schema, entry_of(pet, entry))
             return pet
 
@@ -184,32 +186,37 @@ class Pets:
             others = [pet for pet in found if pet.status != status]
             if not others:
                 raise Unchanged(found)
-            yield from self._update([pet.id for pet in others], PetChanges(status=status))
+            yield self._update([pet.id for pet in others], {"status": status})
             yield recorded(self._db.schema, *(entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
         return await self._db.write(transaction(), EDITED)
 
-    async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry) -> Pet | None:
-        """The changed animal; None when there is none of this id."""
+    async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
+        """Returns the changed animal, or None if no animal has this id.
+
+        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since, and
+        InvalidBody; then nothing is written. The audit entry says what differs from the row that was locked.
+        """
 
         def transaction() -> Transaction[Pet | None]:
-            changed = yield from self._update([pet_id], changes)
-            if not changed:
+            found = yield from locked_pets(self._db, [pet_id])
+            if not found:
                 raise Unchanged(None)
-            yield recorded(self._db.schema, entry_of(changed[0], entry, entry.detail))
-            return changed[0]
+            (pet,) = found
+            changed = changed_pet(pet, changes, base)
+            if changed == pet:
+                raise Unchanged(pet)
+            yield self._update([pet_id], differences(pet, changed))
+            yield recorded(self._db.schema, entry_of(changed, entry, difference_in_words(pet, changed)))
+            return changed
 
         return await self._db.write(transaction(), EDITED)
 
-    def _update(self, pet_ids: Sequence[int], changes: PetChanges) -> Transaction[list[Pet]]:
-        given = {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not None}
-        assignments = "".join(f", {column} = ${place}" for place, column in enumerate(given, 2))
-        changed = yield Statement(
-            f"UPDATE {self._db.schema}.pets SET edited = 1{assignments} WHERE id = ANY($1) RETURNING {PET_COLUMNS}",
-            (list(pet_ids), *given.values()),
-        )
-        return [Pet(*row) for row in changed]
+    def _update(self, pet_ids: Sequence[int], new: Mapping[str, object]) -> Statement:
+        assignments = "".join(f", {column} = ${place}" for place, column in enumerate(new, 2))
+        update = f"UPDATE {self._db.schema}.pets SET edited = 1{assignments} WHERE id = ANY($1)"
+        return Statement(update, (list(pet_ids), *new.values()))
 
 
 def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
@@ -225,7 +232,7 @@ def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False)
     return [Pet(*row) for row in found]
 
 
-def added(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
+def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
     """Part of a transaction: give these animals new ids, which follow each other, and add them."""
     added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()

@@ -1,0 +1,62 @@
+"""Forms that edit a key or an animal.
+
+Such a form carries the record that it started from, in the hidden field `base`. It changes only the units in which it
+differs from this record. docs/decisions/0023 says why.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from petstore.console.forms import Form
+from petstore.edits import Conflict, Unit, field_in_words, given, unit_in_words, without_unchanged
+
+R = TypeVar("R", bound=msgspec.Struct)  # a key or an animal
+C = TypeVar("C", bound=msgspec.Struct)  # its changes
+
+
+def base_of(form: Form, kind: type[R]) -> R | None:
+    """Returns the record that the form started from, if it has one. Raises HTTPException."""
+    text = form.text("base")
+    try:
+        return msgspec.json.decode(text, type=kind) if text else None
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        raise HTTPException(400) from None
+
+
+def changes_in(
+    form: Form, base: R | None, units: Sequence[Unit], form_of: Callable[[R], Form], parse: Callable[[Form], C]
+) -> C:
+    """Returns what the operator changed in the form. Raises what `parse` raises.
+
+    After a conflict, the operator may choose to keep the saved values of units. The field `keep` names these.
+    """
+    wanted = parse(form)
+    if base is None:
+        return wanted
+    kept = form.text("keep").split()
+    # Parsed like the form itself: a name with a trailing space, for example, has not been changed.
+    return without_unchanged(wanted, parse(form_of(base)), [unit for unit in units if unit[0] not in kept])
+
+
+def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
+    return changed if given(changes) or not form.text("keep") else "Nothing was changed: the saved values were kept."
+
+
+def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
+    """Returns what the templates of these forms use. `form` is what was sent, if it failed with an error."""
+    if isinstance(error, Conflict):
+        conflicts = [
+            (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))
+            for unit in error.units
+        ]
+        keep = " ".join(unit[0] for unit in error.units)
+        return {"base_record": _encoded(error.current), "conflicts": conflicts, "keep": keep}
+    base = (form.text("base") if form else "") or _encoded(record)
+    return {"base_record": base, "conflicts": [], "keep": ""}
+
+
+def _encoded(record: msgspec.Struct | None) -> str:
+    return msgspec.json.encode(record).decode()

@@ -1,0 +1,96 @@
+"""Edits of operators: changes of a key or an animal, unit by unit.
+
+A unit is the fields that are changed together, such as a plan and its limits. Two operators can change different units
+at the same time. If both change the same unit, the second one gets a Conflict.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from petstore.errors import OperatorError
+from petstore.wording import when
+
+Unit = tuple[str, ...]  # the first field names it
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Conflict(OperatorError):
+    """Raised when units have changed since the operator saw their values.
+
+    `current` is the record as it is. `wanted` is the same record with the operator's changes.
+    """
+
+    def __init__(self, current: msgspec.Struct, wanted: msgspec.Struct, units: Sequence[Unit]) -> None:
+        self.current = current
+        self.wanted = wanted
+        self.units = units
+        names = ", ".join(field_in_words(unit[0]) for unit in units)
+        super().__init__(f"Changed by someone else since you opened this form: {names}. Nothing has been saved.")
+
+
+def given(changes: msgspec.Struct) -> dict[str, Any]:
+    """Returns the fields of a record of changes that are not UNSET."""
+    return {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
+
+
+def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
+    """Returns the changes of those units in which `wanted` differs from `started`. Both are records of changes."""
+    new = given(wanted)
+    changed = [unit for unit in units if any(getattr(wanted, field) != getattr(started, field) for field in unit)]
+    return type(wanted)(**{field: new[field] for unit in changed for field in unit if field in new})
+
+
+def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Unit]) -> R:
+    """Returns the record with the new values.
+
+    `base` is the record as the operator saw it. Raises Conflict if a unit with new values has different values by now,
+    unless these are the new ones. Without a base, nothing is compared.
+    """
+    conflicts = [
+        unit
+        for unit in units
+        if base is not None
+        and any(getattr(record, field) != getattr(base, field) for field in unit)
+        and any(field in new and getattr(record, field) != new[field] for field in unit)
+    ]
+    wanted = msgspec.structs.replace(record, **new)
+    if conflicts:
+        raise Conflict(record, wanted, conflicts)
+    return wanted
+
+
+def differences(before: R, after: R) -> dict[str, Any]:
+    """Returns the new values of the fields that differ."""
+    values = msgspec.structs.asdict(after)
+    return {field: new for field, new in values.items() if new != getattr(before, field)}
+
+
+def difference_in_words(before: R, after: R) -> str:
+    """Returns the detail of an audit entry."""
+    return "; ".join(
+        f"{field_in_words(field)} {value_in_words(before, field)} → {value_in_words(after, field)}"
+        for field in differences(before, after)
+    )
+
+
+def unit_in_words(record: msgspec.Struct, unit: Unit) -> str:
+    first, *others = unit
+    texts = [f"{field_in_words(field)} {value_in_words(record, field)}" for field in others]
+    return ", ".join([value_in_words(record, first), *texts])
+
+
+def field_in_words(field: str) -> str:
+    return field.replace("_", " ")
+
+
+def value_in_words(record: msgspec.Struct, field: str) -> str:
+    value = getattr(record, field)
+    if field == "expires":
+        return when(value)
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value) or '""'
