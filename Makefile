@@ -98,7 +98,7 @@ container-check: dist $(VENV)/.installed-dev ## Build the container image and us
 
 # Pins stay as they are unless ARGS=--upgrade. The platforms at the end are those the service can be installed on.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
-PLATFORMS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-apple-darwin aarch64-apple-darwin
+PLATFORMS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 
 lock: ## Pin all dependencies with their digests in requirements*.lock (make lock ARGS=--upgrade: the newest)
 	@test -x $(BIN)/uv || { $(MAKE) $(VENV)/bin/python && $(PIP) install uv; }

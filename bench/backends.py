@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis for the contenders that want them: the tests' own servers, but durable."""
+"""PostgreSQL and Redis for the contenders: the same servers as in the tests, but durable."""
 
 import functools
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from harness.backends import Postgres, Process, Redis  # from the folder above
+from harness.backends import Postgres, Process, Redis  # from the parent directory
 
 _running: list[Process] = []
 
 
 @functools.cache
 def postgres() -> Postgres:
-    """Every commit is on disk before it is acknowledged."""
+    """Starts a PostgreSQL in which every commit is on disk before it is acknowledged."""
     server = Postgres("fsync=on", "synchronous_commit=on", "shared_buffers=256MB")
     _running.append(server)
     server.start()

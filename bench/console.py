@@ -1,6 +1,6 @@
-"""The time of the console's pages with 1,000,000 animals and 10,000 keys.
+"""Measures the response times of the console's pages with 1,000,000 animals and 10,000 keys.
 
-Run as `.venv/bin/python bench/console.py`, or with `--cluster`, on PostgreSQL and Redis instead of SQLite and LMDB.
+Run `.venv/bin/python bench/console.py`. With `--cluster`, it uses PostgreSQL and Redis instead of SQLite and LMDB.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SIGN_IN_LINK = re.compile(r"http\S+token=\S+")
 
 
 def measure(settings: Settings, key_id: str) -> dict[str, dict[str, float]]:
-    """Each page: the first request after a start of the console, then 15 more. Milliseconds."""
+    """Measures each page in milliseconds: the first request after the console starts, then 15 more."""
     found = {}
     for path in paths(key_id):
         with console(settings) as (open_page, processor_ms):
@@ -48,7 +48,7 @@ def measure(settings: Settings, key_id: str) -> dict[str, dict[str, float]]:
 
 
 def paths(key_id: str) -> list[str]:
-    """Every page, and every way to filter, sort and search that an operator would use."""
+    """Returns every page, with the filters, sort orders and searches that an operator would use."""
     key = f"keys/{key_id}"
     return [
         *(f"overview{part}?span={span}" for part in ("", "/refresh") for span in ("hour", "day", "month")),
@@ -75,7 +75,9 @@ def paths(key_id: str) -> list[str]:
 
 @contextlib.contextmanager
 def console(settings: Settings) -> Iterator[tuple[Callable[[str], float], Callable[[], float]]]:
-    """Opens a page of live and returns its milliseconds; returns the processor time of the console."""
+    """Starts the console. Yields a function that opens a page of live and returns the milliseconds it took, and a
+    function that returns the console's CPU time.
+    """
     where = {"PETSTORE_DATA": str(settings.data), "PETSTORE_STORE": settings.store, "PETSTORE_GATE": settings.gate}
     environ = os.environ | {name: value for name, value in where.items() if value}
     command = [str(PETSTORE), "console", "--port", str(PORT)]
@@ -108,7 +110,7 @@ def sign_in(client: httpx.Client, link: str) -> None:
 
 
 def processor_ms(process: int) -> float:
-    """The processor time of all threads. Other processes on the machine do not change it, as they do response times."""
+    """Returns the CPU time of all threads. Unlike response times, it does not depend on other processes."""
     return sum(
         int((task / "schedstat").read_text().split()[0]) / 1e6 for task in Path(f"/proc/{process}/task").iterdir()
     )

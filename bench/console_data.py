@@ -1,4 +1,4 @@
-"""The data of the console's measurements: 1,000,000 animals, 10,000 keys of every plan and state, a month of usage."""
+"""Creates the data for measuring the console: 1,000,000 animals, 10,000 keys, and a month of usage."""
 
 import random
 import time
@@ -24,7 +24,7 @@ ACTIONS = ("set status", "update key", "add animal", "update animal")
 
 
 async def fill(settings: Settings) -> str:
-    """The data of a busy month. Returns the id of a key that sent requests."""
+    """Creates the data of a busy month. Returns the id of a key that sent requests."""
     random.seed(1)
     now = time.time()
     async with Backends(settings) as backends:
@@ -47,7 +47,7 @@ async def fill(settings: Settings) -> str:
 
 
 def _key(number: int, now: float) -> ApiKey:
-    """Of 25 keys one is revoked, one expired and one suspended; of ten one was never used."""
+    """Returns a key. One key in 25 is revoked, one expired and one suspended; one in ten was never used."""
     plan = PLANS[number % len(PLANS)]
     key = new_key(
         "live", plan, now=now - number, name=f"{random.choice(NAMES)} {number}",
@@ -62,7 +62,7 @@ def _key(number: int, now: float) -> ApiKey:
 
 
 def _history(keys: list[ApiKey], now: int) -> dict[str, list[tuple[Any, ...]]]:
-    """Rows by table: a month of days and hours in which some keys were active, an hour of minutes in which all were."""
+    """Returns rows by table: a month of days and hours for some keys, and an hour of minutes for all keys."""
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
         "keys": sorted((key_row(key) for key in keys), key=lambda row: row[0]),

@@ -1,4 +1,4 @@
-"""The contenders: how each is made ready, and how it is launched with the same animals and keys."""
+"""The contenders: how to prepare each of them, and how to launch it with the same animals and keys."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ GO_LIBRARIES = Path("/usr/share/gocode")  # where Debian's golang-*-dev packages
 PETSTORE_SALT = b"petstore cursor 1"
 CORES = len(os.sched_getaffinity(0))
 KEYS = 1_000
-# The peers know no bans and do not limit addresses: here neither may come in between.
+# The peers have no bans and no limits per address, so neither may interfere here.
 UNBOUNDED = {"PETSTORE_BAN_STRIKES": str(UNLIMITED), "PETSTORE_ADDRESS_PER_MINUTE": str(UNLIMITED)}
 
 
@@ -37,7 +37,7 @@ def petstore_command() -> Path:
 
 def ready_petstore() -> None:
     if not petstore_command().exists():
-        raise Missing("petstore is not installed beside this Python (pip install -e .)")
+        raise Missing("petstore is not installed in this environment (pip install -e .)")
 
 
 def launch_petstore(folder: Path, port: int, animals: int, workers: int = CORES) -> Launch:
@@ -52,7 +52,7 @@ def launch_petstore_cluster(folder: Path, port: int, animals: int) -> Launch:
 
 
 def launch_service(command: list[str], settings: Settings, animals: int) -> Launch:
-    """The settings reach it as variables, under whatever server it runs."""
+    """Passes the settings as environment variables, which work with every server."""
     keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
     asyncio.run(fill(settings, animals, keys, spent_key))
     named = {name: getattr(settings, name) for name in ("data", "port", "workers", "store", "gate")}
@@ -64,7 +64,7 @@ def launch_service(command: list[str], settings: Settings, animals: int) -> Laun
 
 
 def ready_asgi() -> None:
-    """The peers' packages; petstore and its own packages stand behind them on the path."""
+    """Installs the packages of the peers, and adds petstore and its packages after them on the path."""
     ready_fastapi()
     places = [Path(petstore.__file__).parent.parent, Path(sysconfig.get_path("purelib"))]
     site_packages = next(VENV.glob("lib/python*/site-packages"))
@@ -91,7 +91,7 @@ def ready_go() -> None:
         raise Missing("go is not installed (Debian: golang-go)")
     if not (GO_LIBRARIES / "src/github.com/mattn/go-sqlite3").exists():
         raise Missing("go-sqlite3 is not installed (Debian: golang-github-mattn-go-sqlite3-dev)")
-    # Without modules Go takes libraries from GOPATH, as Debian packages them, and asks nothing of the network.
+    # Without modules, Go uses the libraries in GOPATH, where Debian installs them, and does not access the network.
     sources = [str(file) for file in sorted((BENCH / "peers/go").glob("*.go"))]
     run(
         ["go", "build", "-o", str(BUILD / "go-peer"), *sources], GO111MODULE="off", GOPATH=str(GO_LIBRARIES), GOFLAGS=""
@@ -125,7 +125,7 @@ def ready_fastapi() -> None:
         run([sys.executable, "-m", "venv", "--clear", str(VENV)])
         run([str(VENV / "bin/python"), "-m", "pip", "install", "--quiet", "-r", str(wanted)])
     except Broken as error:
-        raise Missing(f"its packages could not be installed: {error}") from error
+        raise Missing(f"cannot install its packages: {error}") from error
     stamp.write_text(digest)
 
 
@@ -153,7 +153,7 @@ def launch_peer(file: str, folder: Path, port: int, animals: int, **where: str) 
     return Launch([str(VENV / "bin/python"), str(BENCH / "peers" / file)], keys, spent_key, settings)
 
 
-# nginx: not a peer but the ceiling
+# nginx: an upper bound, not a peer
 
 
 def ready_nginx() -> None:
@@ -166,7 +166,7 @@ def nginx_command() -> str | None:
 
 
 def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
-    """It returns the bytes of the first page, and does nothing else."""
+    """Launches nginx, which only returns the bytes of the first page."""
     page = json.dumps([{"id": n, **animal(n)} for n in range(1, 21)], separators=(",", ":"))
     headers = {
         "ETag": '"00000000000000000000000000000000"', "Cache-Control": "private, no-cache", "Vary": "Authorization",
@@ -190,7 +190,11 @@ CONTENDERS = {
     c.name: c
     for c in (
         Contender(
-            "petstore", f"petstore serve, {CORES} workers: one per core", ready_petstore, launch_petstore, PETSTORE_SALT
+            "petstore",
+            f"petstore serve, {CORES} workers (one per core)",
+            ready_petstore,
+            launch_petstore,
+            PETSTORE_SALT,
         ),
         Contender(
             "petstore-1", "the same, 1 worker", ready_petstore, partial(launch_petstore, workers=1), PETSTORE_SALT
@@ -214,7 +218,7 @@ CONTENDERS = {
         Contender("fastapi", "FastAPI + SQLAlchemy + limits on uvicorn, 1 worker", ready_fastapi, launch_fastapi),
         Contender(
             "nginx",
-            "nginx returning the bytes of one page: the ceiling",
+            "nginx returning the bytes of one page, as an upper bound",
             ready_nginx,
             launch_nginx,
             serves=("list", "same"),

@@ -1,4 +1,4 @@
-"""Grades the contenders with `petstore verify`: which promises of the specification each of them breaks."""
+"""Grades the contenders with `petstore verify`, and lists the promises that each of them breaks."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ ANIMALS = 300
 
 
 def broken_promises(contender: Contender, level: str) -> list[str]:
-    """One line for each. Raises Missing."""
+    """Returns one line for each broken promise. Raises Missing."""
     contender.make_ready()
     with started(contender, ANIMALS) as running:
         done = subprocess.run(
@@ -34,7 +34,7 @@ def main() -> int:
         try:
             print("\n".join(broken_promises(CONTENDERS[name], options.level)))
         except Missing as missing:
-            print(f"{name}: left out: {missing}")
+            print(f"{name}: skipped: {missing}")
     return 0
 
 

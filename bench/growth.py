@@ -1,6 +1,6 @@
-"""Growth: requests a second of one worker against the number of animals and of keys. Ratios to the smallest first.
+"""Measures requests per second of one worker with a growing number of animals or keys, relative to the smallest number.
 
-Run as `.venv/bin/python bench/growth.py [animals] [keys] [--seconds 3] [--highest 10000000]`; without words, both.
+Run `.venv/bin/python bench/growth.py [animals] [keys] [--seconds 3] [--highest 10000000]`. Defaults to both.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def with_animals(count: int) -> Any:
 
 @contextmanager
 def with_keys(count: int) -> Iterator[Running]:
-    """Requests carry any of the keys, but for the row `same`."""
+    """Starts a contender with `count` keys. Requests use all of them, except in the row `same`."""
     secrets = [mint("live") for _ in range(count)]
 
     def launch(folder: Path, port: int, animals: int) -> Launch:
@@ -72,20 +72,20 @@ async def add_keys(settings: Settings, secrets: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="what", help="of animals, keys: what grows (default both)")
+    parser.add_argument("what", nargs="*", metavar="what", help="animals, keys or both (default both)")
     parser.add_argument("--seconds", type=int, default=3, help="length of one run (default 3)")
     parser.add_argument("--highest", type=int, default=ANIMALS[-1], help="stop at this size (default 10000000)")
-    parser.add_argument("--out", type=Path, default=BENCH / "results", help="the folder to write to")
+    parser.add_argument("--out", type=Path, default=BENCH / "results", help="the directory to write to")
     given = parser.parse_args()
     if unknown := set(given.what) - set(ROWS):
-        parser.error(f"nothing known of {', '.join(sorted(unknown))}; choose from {', '.join(ROWS)}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(ROWS)}")
     BUILD.mkdir(exist_ok=True)
     for what in given.what or ROWS:
         sizes = [size for size in {"animals": ANIMALS, "keys": KEYS}[what] if size <= given.highest]
         grown = grow(what, sizes, given.seconds)
         kept = {"machine": report.machine(), "rounds": ROUNDS, "seconds": given.seconds, "rates": grown}
         (given.out / f"growth-{what}.json").write_text(json.dumps(kept, indent=2) + "\n")
-        plot.lines(given.out / f"growth-{what}.svg", f"Requests a second of one worker, by {what}", what, grown)
+        plot.lines(given.out / f"growth-{what}.svg", f"Requests per second of one worker, by {what}", what, grown)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The load: the rows of the race and one run of wrk, whose every failed request is an error here."""
+"""The load: the rows of the race, and one run of wrk, in which every failed request is an error."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("load.lua")
 class Row:
     about: str
     connections: int = 32
-    keys: Literal["all", "spent", "unknown"] = "all"  # the keys to send; but for "all", each answer is an error
+    keys: Literal["all", "spent", "unknown"] = "all"  # the keys to send; except for "all", each response is an error
 
 
 ROWS = {
@@ -31,27 +31,27 @@ ROWS = {
     "cursors": Row("GET /v1/pets?cursor=…, 100,000 pages spread over all animals"),
     "refused": Row("GET /v1/pets with a key that is over its limit: 429", keys="spent"),
     "unauthorised": Row("GET /v1/pets with a key that does not exist: 401", keys="unknown"),
-    "same": Row("a footnote: GET /v1/pets with one key and two header lines, every request identical to the byte"),
+    "same": Row("for reference: GET /v1/pets with one key and two header lines, all requests identical"),
 }
 CURSORS = 100_000
 
 
 def cursors(animals: int, salt: bytes) -> list[str]:
-    """Positions all over the list, the same for all; every contender writes them alike but for its checksum."""
+    """Returns cursors for random positions in the list. Contenders differ only in the checksum of a cursor."""
     dice = random.Random(1)
     positions = [struct.pack(">q", dice.randrange(animals)) for _ in range(CURSORS)]
     return [base64.urlsafe_b64encode(raw + struct.pack(">I", zlib.crc32(salt + raw))).decode() for raw in positions]
 
 
 class LoadFailed(Exception):
-    """wrk did not run, or a request of it was not answered with success."""
+    """wrk did not run, or one of its requests failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round of one contender; latencies in milliseconds."""
+    """One round of one contender. Latencies are in milliseconds."""
 
-    processor_us: float  # microseconds of processor time per request, of all processes of the contender
+    processor_us: float  # microseconds of CPU time per request, of all processes of the contender
     per_second: float
     p50: float
     p99: float
@@ -62,8 +62,8 @@ class Sample:
 def run_wrk(running: Running, row: str, *, seconds: float, animals: int, tag: str) -> Sample:
     """Raises LoadFailed."""
     chosen = ROWS[row]
-    # One thread for wrk: the cores are few, and it is not the one in the race. Ten seconds, so that a slow answer
-    # counts as slow and not as a timeout.
+    # wrk uses one thread, because there are few cores. The timeout is ten seconds, so that a slow response counts as
+    # slow and not as a timeout.
     command = ["wrk", "-t1", f"-c{chosen.connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
     command += ["-H", f"Authorization: Bearer {running.keys[0]}", "-s", str(SCRIPT), f"{running.url}/v1/pets"]
     command += ["--", row, str(animals), tag, str(keys_to_send(running, chosen))]
@@ -96,15 +96,15 @@ def read_report(output: str, errors: str, processor_seconds: float, *, refused: 
     if line is None:
         raise LoadFailed(f"wrk did not finish:\n{output}{errors}")
     report: dict[str, int] = json.loads(line.removeprefix("RACE "))
-    # wrk's own line says the same as `status`; either alone is reason enough.
+    # wrk's line and `status` count the same failures. Use the larger number.
     counted = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
     failed = max(report["status"], int(counted[1]) if counted else 0)
-    if refused and failed < report["requests"] - 1:  # a key with one request a day has one success
-        raise LoadFailed(f"only {failed} of {report['requests']} answers were refusals")
+    if refused and failed < report["requests"] - 1:  # a key with a limit of one request per day succeeds once
+        raise LoadFailed(f"only {failed} of {report['requests']} requests were refused")
     if (failed and not refused) or report["socket"]:
-        raise LoadFailed(f"{failed} answers were not 2xx or 3xx, {report['socket']} connections failed")
+        raise LoadFailed(f"{failed} responses were not 2xx or 3xx, and {report['socket']} connections failed")
     if not report["requests"]:
-        raise LoadFailed("not one request was answered")
+        raise LoadFailed("no request got a response")
     return Sample(
         processor_us=processor_seconds / report["requests"] * 1e6,
         per_second=report["requests"] / (report["microseconds"] / 1e6),

@@ -1,9 +1,9 @@
-"""The cost of a request inside one worker: the server and the application in this process, without sockets.
+"""Measures the cost of a request in one worker. Runs the server and the application in this process, without sockets.
 
-Run as `.venv/bin/python bench/pipeline.py [--rows list,get] [--rounds 6] [--profile]`. Messages are handed to
-connections directly, so the kernel's and wrk's work is left out. Every message differs from all others, except in the
-row `same`. The figure is processor time per request, with the time of the store's writer thread. The 10th percentile
-over small batches depends little on what else the machine does.
+Run `.venv/bin/python bench/pipeline.py [--rows list,get] [--rounds 6] [--profile]`. Messages are passed directly to
+connections, so the time of the kernel and of wrk is not included. All messages are different, except in the row `same`.
+The result is the CPU time per request, including the store's writer thread. The 10th percentile over small batches
+hardly depends on other load on the machine.
 """
 
 import argparse
@@ -35,18 +35,18 @@ from petstore.web.requests import FIELDS
 
 sys.path.insert(0, str(BENCH.parent))
 
-from harness.in_process import Transport  # from the folder above
+from harness.in_process import Transport  # from the parent directory
 
 ANIMALS, KEYS, CONNECTIONS = 100_000, 1_000, 32
 BATCH = 10 * CONNECTIONS  # messages between two readings of the clock
 BATCH_TIMEOUT = 30.0
-BATCHES = 10  # of one row in one round
+BATCHES = 10  # batches of each row per round
 PROFILED = 25  # functions to print
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Requests as clients send them; the same ones in every run, but for what must not repeat."""
+    """Creates realistic requests. They are the same in every run, except for values that must be unique."""
 
     keys: list[str]
     spent_key: str  # refused, and soon banned
@@ -101,11 +101,11 @@ ROWS: dict[str, Callable[[Messages], bytes]] = {
     "same": Messages.same,
     "refused": Messages.refused,
 }
-EXPECTED = {"refused": b"HTTP/1.1 429"}  # of the other rows: a success
+EXPECTED = {"refused": b"HTTP/1.1 429"}  # the other rows expect a success
 
 
 class Answered(Transport):
-    """Hands each response, which is one write, to a function."""
+    """Passes each response, which is a single write, to a function."""
 
     def __init__(self, on_response: Callable[[Any], None]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Answered(Transport):
 
 
 class Clients:
-    """Connections that send one message each and wait for all responses."""
+    """Connections, which send one message each and wait for all responses."""
 
     def __init__(self, server: HttpServer) -> None:
         self._missing = 0
@@ -134,7 +134,7 @@ class Clients:
             self._all_answered.set()
 
     async def send(self, messages: list[bytes], expected: bytes) -> None:
-        """Raises SystemExit for a response that does not begin as expected."""
+        """Raises SystemExit if a response does not begin as expected."""
         self._expected, self._failed = expected, b""
         for start in range(0, len(messages), CONNECTIONS):
             self._missing = CONNECTIONS
@@ -147,7 +147,7 @@ class Clients:
 
 
 async def measure(clients: Clients, messages: Messages, row: str, profile: cProfile.Profile | None) -> list[float]:
-    """Microseconds per request of each batch. Raises TimeoutError, and SystemExit for a failed request."""
+    """Returns the microseconds per request of each batch. Raises TimeoutError, and SystemExit if a request fails."""
     taken = []
     for _ in range(BATCHES):
         batch = [ROWS[row](messages) for _ in range(BATCH)]
@@ -181,7 +181,7 @@ async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) ->
     clients, messages = Clients(server), Messages(keys, spent_key)
     taken: dict[str, list[float]] = {row: [] for row in rows}
     profiles = {row: cProfile.Profile() if profiling else None for row in rows}
-    for row in rows:  # fills the caches; a store that has just been filled may refuse its first creates on a slow disk
+    for row in rows:  # fills the caches; on a slow disk, a store that was just filled may refuse its first creates
         with suppress(SystemExit):
             await measure(clients, messages, row, None)
     for _ in range(rounds):
@@ -193,7 +193,7 @@ async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) ->
             print(f"\n{row}")
             pstats.Stats(profile).sort_stats("tottime").print_stats(PROFILED)
     if profiling:
-        print("The profiler slows every call down: compare functions with it, not rows.")
+        print("The profiler slows down every call. Use it to compare functions, not rows.")
     print(f"{'row':8} {'p10 µs':>8} {'p50 µs':>8}")
     for row, times in taken.items():
         times.sort()
@@ -202,9 +202,9 @@ async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows out of {','.join(ROWS)} (default all)")
     parser.add_argument("--rounds", type=int, default=6, help=f"rounds of {BATCHES} batches for each row (default 6)")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes, function by function")
+    parser.add_argument("--profile", action="store_true", help="print a profile by function")
     given = parser.parse_args()
     rows = given.rows.split(",")
     if unknown := set(rows) - set(ROWS):

@@ -1,4 +1,4 @@
-"""Plots as SVG: bars for the race, lines for growth. Both on logarithmic scales, readable in light and dark."""
+"""Draws plots as SVG: bars for the race, lines for growth. Both use logarithmic scales and suit light and dark mode."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ polyline { fill: none !important; stroke-width: 2 }
 }
 """
 COLOURS = 6
-LABELS, PLOT, VALUES = 110, 480, 210  # widths: names of rows, the plot, what stands right of it
+LABELS, PLOT, VALUES = 110, 480, 210  # the widths of the row names, the plot, and the values to its right
 
 
 def bars(
@@ -30,7 +30,7 @@ def bars(
     labels: Mapping[str, Mapping[str, str]],
     notes: Mapping[str, str],
 ) -> None:
-    """A group of bars for each row, each with its label; `notes` stand under them, and say what the names mean."""
+    """Draws a group of bars with labels for each row. `notes` below them explain the names."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     everything = [value for row in rows.values() for value in row.values()]
     low, high = math.floor(math.log10(min(everything))), math.ceil(math.log10(max(everything)))
@@ -57,7 +57,7 @@ def bars(
 
 
 def lines(file: Path, title: str, x_title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """One line for each series of points; both axes logarithmic."""
+    """Draws one line for each series of points."""
     points = [point for line in series.values() for point in line]
     left, right = (f(math.log10(x) for x, _ in points) for f in (min, max))
     low, high = math.floor(math.log10(min(y for _, y in points))), math.ceil(math.log10(max(y for _, y in points)))
@@ -80,7 +80,7 @@ def lines(file: Path, title: str, x_title: str, series: Mapping[str, Sequence[tu
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
         parts.append(f'<polyline class="c{number % COLOURS}" points="{path}"/>')
         y = place(*line[-1])[1] + 4
-        while any(abs(y - other) < 14 for other in taken):  # names of lines that end close together stand apart
+        while any(abs(y - other) < 14 for other in taken):  # avoids overlapping names
             y += 2
         taken.append(y)
         parts.append(_text(LABELS + PLOT + 8, y, name, f"c{number % COLOURS}"))

@@ -1,4 +1,4 @@
-"""The same work: before the race every contender must give the same answers to the same requests."""
+"""Checks before the race that every contender gives the same responses to the same requests."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class NotTheSame(Exception):
-    """A contender answers differently: what it does could not be compared."""
+    """A contender responds differently, so it cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Client:
     def ask(
         self, method: str, path: str, status: int, *, key: str = "", body: str | None = None, **headers: str
     ) -> Answer:
-        """Sends one request; `key` is the contender's first key unless given. Raises NotTheSame."""
+        """Sends one request. `key` defaults to the contender's first key. Raises NotTheSame."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         sent["Authorization"] = f"Bearer {key or self.server.keys[0]}"
@@ -44,8 +44,8 @@ class Client:
             answer = Answer(response.status, response.headers, response.read())
         finally:
             connection.close()
-        self.expect(answer.status == status, f"{method} {path} gave {answer.status} and not {status}: {answer.body!r}")
-        self.expect("X-Request-Id" in answer.headers, f"{method} {path} gave no X-Request-Id")
+        self.expect(answer.status == status, f"{method} {path} is {answer.status}, not {status}: {answer.body!r}")
+        self.expect("X-Request-Id" in answer.headers, f"{method} {path} has no X-Request-Id")
         return answer
 
     def expect(self, true: bool, otherwise: str) -> None:
@@ -79,11 +79,11 @@ def check_lists(client: Client) -> None:
         [pet["id"] for pet in second.json()] == list(range(21, 41)), "the second page is not animals 21 to 40"
     )
     counted = [int(answer.headers["X-RateLimit-Remaining"]) for answer in (first, second)]
-    client.expect(counted[0] - counted[1] == 1, f"two requests left {counted}")
+    client.expect(counted[0] - counted[1] == 1, f"after two requests, {counted} remain")
     sold = client.ask("GET", "/v1/pets?limit=5&status=sold", 200)
-    client.expect([pet["id"] for pet in sold.json()] == [2, 5, 8, 11, 14], "the filter by status is off")
+    client.expect([pet["id"] for pet in sold.json()] == [2, 5, 8, 11, 14], "the filter by status is wrong")
     other_order = client.ask("GET", "/v1/pets?status=sold&limit=5", 200)
-    client.expect(other_order.body == sold.body, "the order of parameters changes the answer")
+    client.expect(other_order.body == sold.body, "the order of parameters changes the response")
     client.ask("GET", "/v1/pets", 304, If_None_Match=first.headers["ETag"])
 
 
@@ -98,12 +98,12 @@ def next_page(client: Client, answer: Answer) -> str:
 
 
 def check_gets(client: Client, animals: int) -> None:
-    for number in (1, animals):  # the load asks for ids in between
+    for number in (1, animals):  # the load requests ids in between
         got = client.ask("GET", f"/v1/pets/{number}", 200)
-        client.expect(got.json() == with_id(number), f"animal {number} is another: {got.body!r}")
+        client.expect(got.json() == with_id(number), f"animal {number} is wrong: {got.body!r}")
         links = ", ".join(got.headers.get_all("Link", []))
-        told = all(name in got.headers for name in ("Deprecation", "Sunset", *LIMITS))
-        client.expect(told and "successor-version" in links, "a get that does not say it is deprecated")
+        announced = all(name in got.headers for name in ("Deprecation", "Sunset", *LIMITS))
+        client.expect(announced and "successor-version" in links, "a get does not announce its deprecation")
     client.expect_error(client.ask("GET", f"/v1/pets/{2**62}", 404), "pet_not_found")
 
 
@@ -111,29 +111,29 @@ def check_creates(client: Client) -> None:
     new = {"name": "Ünïcode <&> 🐈", "categoryId": -3, "status": "pending"}
     made = client.ask("POST", "/v1/pets", 201, body=json.dumps(new))
     pet = made.json()
-    client.expect({name: pet[name] for name in new} == new, f"another animal was made: {pet}")
+    client.expect({name: pet[name] for name in new} == new, f"a different animal was added: {pet}")
     client.expect(made.headers["Location"] == f"/v1/pets/{pet['id']}", "no Location")
-    client.expect(client.ask("GET", made.headers["Location"], 200).json() == pet, "it cannot be read back")
+    client.expect(client.ask("GET", made.headers["Location"], 200).json() == pet, "the new animal cannot be read")
 
 
 def check_idempotency_keys(client: Client) -> None:
     new, other = '{"name":"Once","categoryId":1}', '{"name":"Twice","categoryId":1}'
     token = {"Idempotency_Key": "probe-1"}
     first = client.ask("POST", "/v1/pets", 201, body=new, **token)
-    client.expect("Idempotent-Replayed" not in first.headers, "the first create is called a replay")
+    client.expect("Idempotent-Replayed" not in first.headers, "the first create is marked as a replay")
     again = client.ask("POST", "/v1/pets", 201, body=new, **token)
-    client.expect(again.json() == first.json(), f"a repeated create made another animal: {again.body!r}")
-    client.expect(again.headers.get("Idempotent-Replayed") == "true", "a replay that is not called one")
-    client.expect(again.headers["Location"] == first.headers["Location"], "a replay with another Location")
+    client.expect(again.json() == first.json(), f"a retried create added another animal: {again.body!r}")
+    client.expect(again.headers.get("Idempotent-Replayed") == "true", "a replay is not marked as one")
+    client.expect(again.headers["Location"] == first.headers["Location"], "a replay has another Location")
     client.expect_error(client.ask("POST", "/v1/pets", 422, body=other, **token), "idempotency_mismatch")
     made = client.ask("POST", "/v1/pets", 201, key=client.server.keys[1], body=other, **token)
     is_new = made.json()["id"] > first.json()["id"] and "Idempotent-Replayed" not in made.headers
-    client.expect(is_new, "another key's token was taken for this key's")
+    client.expect(is_new, "two API keys share an idempotency key")
     client.expect_error(client.ask("POST", "/v1/pets", 400, body=new, Idempotency_Key="a b"), "invalid_parameter")
 
 
 def check_keys(client: Client) -> None:
-    """Every key has windows of its own."""
+    """Checks that every key has separate windows."""
     for key in client.server.keys[2::200]:
         answers = [client.ask("GET", "/v1/pets", 200, key=key) for _ in range(2)]
         left = [int(a.headers["X-RateLimit-Limit"]) - int(a.headers["X-RateLimit-Remaining"]) for a in answers]

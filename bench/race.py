@@ -1,4 +1,4 @@
-"""The race: petstore and its peers, the same work on one machine in one run. README.md beside this file says more."""
+"""The race: petstore and its peers do the same work on one machine in one run. See README.md in this directory."""
 
 import argparse
 import shutil
@@ -31,14 +31,12 @@ def read_options() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5, at most 60)")
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender and row (default 3, at most 20)")
-    parser.add_argument(
-        "--animals", type=int, default=1_000_000, help="animals that each begins with (default 1000000)"
-    )
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {','.join(ROWS)} (default all)")
+    parser.add_argument("--animals", type=int, default=1_000_000, help="animals at the start (default 1000000)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows out of {','.join(ROWS)} (default all)")
     parser.add_argument(
         "--contenders",
         default="petstore,petstore-1,go,fastapi,nginx",
-        help=f"of {','.join(CONTENDERS)} (the first is compared with the others)",
+        help=f"contenders out of {','.join(CONTENDERS)} (the first is compared with the others)",
     )
     parser.add_argument("--out", type=Path, default=BENCH / "results/race.json", help="the file to write")
     given = parser.parse_args()
@@ -58,22 +56,22 @@ def unique(names: str) -> list[str]:
 def main() -> int:
     options = read_options()
     if shutil.which("wrk") is None:
-        say("Nothing was raced: wrk is not installed (Debian: wrk), and it makes the load.")
+        say("Cannot race: wrk, which creates the load, is not installed (Debian: wrk).")
         return 1
-    # Ended from outside, the race still ends what it started.
+    # On SIGTERM, stop everything that the race has started.
     signal.signal(signal.SIGTERM, stop)
     try:
         with ExitStack() as stack:
             field, skipped = line_up(options, stack)
             if not field:
-                say("Nothing was raced: no contender could start.")
+                say("Cannot race: no contender could start.")
                 return 1
             results = race(options, field)
     except (Broken, LoadFailed, probes.NotTheSame) as error:
         say(f"\nTHE RACE IS VOID. {error}")
         return 1
     except KeyboardInterrupt:
-        say("\nStopped; every contender was ended.")
+        say("\nStopped, with all contenders.")
         return 130
     finally:
         backends.end()
@@ -87,7 +85,7 @@ def main() -> int:
 
 
 def line_up(options: Options, stack: ExitStack) -> tuple[list[Running], dict[str, str]]:
-    """Starts the contenders and proves that they do the same work. Raises Broken and NotTheSame."""
+    """Starts the contenders and checks that they do the same work. Raises Broken and NotTheSame."""
     field: list[Running] = []
     skipped: dict[str, str] = {}
     for name in options.contenders:
@@ -116,7 +114,7 @@ def race(options: Options, everyone: list[Running]) -> report.Results:
             one_run(options, running, row, "warm up", seconds=1)
         samples: dict[str, list[Sample]] = {running.name: [] for running in field}
         for number in range(options.rounds):
-            # Alternating, and each round begins with another: what else the machine does meanwhile hits all alike.
+            # Each round starts with another contender, so that other load on the machine affects all of them equally.
             shift = number % len(field)
             for running in field[shift:] + field[:shift]:
                 sample = one_run(options, running, row, f"round {number + 1}", seconds=options.seconds)
@@ -142,7 +140,7 @@ def stop(_signal: int, _frame: object) -> NoReturn:
 
 
 def say(line: str) -> None:
-    """Progress goes to stderr; stdout has the table alone."""
+    """Prints progress to stderr. Only the table goes to stdout."""
     print(line, file=sys.stderr, flush=True)
 
 

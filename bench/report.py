@@ -1,4 +1,4 @@
-"""The report: medians over the rounds, the table to print, the file to keep, and the machine it was measured on."""
+"""The report: the medians of all rounds, as a table and as a file, with a description of the machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from running import BUILD
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One contender in one row."""
+    """The rounds of one contender in one row."""
 
     rounds: Sequence[Sample]
 
@@ -45,17 +45,17 @@ Results = Mapping[str, Mapping[str, Result]]  # row, contender
 
 
 def first_of(row: Mapping[str, Result]) -> str:
-    """The contender that the others are compared with."""
+    """Returns the contender that the others are compared with."""
     return next(iter(row))
 
 
 def processor_ratio(row: Mapping[str, Result], peer: str) -> float:
-    """How many times the processor time of the first contender this one needs for a request."""
+    """Returns the ratio of this contender's CPU time per request to that of the first contender."""
     return row[peer].processor_us / row[first_of(row)].processor_us
 
 
 def rate_ratio(row: Mapping[str, Result], peer: str) -> float:
-    """How many times as many requests the first contender served as this one did."""
+    """Returns the ratio of the first contender's requests per second to those of this one."""
     return row[first_of(row)].per_second / row[peer].per_second
 
 
@@ -143,7 +143,7 @@ def draw(file: Path, results: Results) -> None:
     labels = {row: {name: label(got, name) for name in got} for row, got in results.items()}
     notes = {row: ROWS[row].about for row in results}
     notes |= {name: CONTENDERS[name].about for row in results.values() for name in row}
-    title = f"CPU time per request in µs, the same work on {CORES} cores: shorter is better"
+    title = f"CPU time per request in µs for the same work on {CORES} cores (shorter is better)"
     plot.bars(file, title, times, labels, notes)
 
 
@@ -175,7 +175,7 @@ def cpu_model() -> str:
 
 
 def durable_write() -> float:
-    """Microseconds that a synced write of 4 KiB takes on the disk of the race: one by one, creates can be no faster."""
+    """Returns the microseconds for a synced write of 4 KiB on the same disk. Sequential creates cannot be faster."""
     file = BUILD / "synced"
     times = []
     with file.open("wb", buffering=0) as output:
@@ -204,7 +204,7 @@ def version(package: str) -> str | None:
 
 
 def peer_versions(*packages: str) -> dict[str, str | None]:
-    # They live in another environment: read its metadata, do not import it.
+    # The packages are in another environment, so read their metadata without importing them.
     places = [str(place) for place in VENV.glob("lib/python*/site-packages")]
     found = {d.name.lower(): d.version for d in metadata.distributions(path=places)}
     return {package: found.get(package) for package in packages}

@@ -1,4 +1,4 @@
-"""A contender that runs: started on a free loopback port, its processor time read, and ended whatever happens."""
+"""Starts a contender on a free loopback port, measures its CPU time, and always stops it."""
 
 import http.client
 import os
@@ -13,25 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BENCH = Path(__file__).parent
-# Not the system's temporary folder, which may live in memory, where a durable write costs nothing.
+# The system's temporary directory may be in memory, where durable writes take no time.
 BUILD = BENCH / "build"
 READY_TIMEOUT = 120.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Missing(Exception):
-    """A tool that the contender needs is not installed: the contender is skipped."""
+    """A tool that the contender requires is not installed, so the contender is skipped."""
 
 
 class Broken(Exception):
-    """A contender did not start, or ended by itself."""
+    """A contender did not start, or ended unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     command: list[str]
     keys: Sequence[str]
-    spent_key: str  # may make one request a day
+    spent_key: str  # has a limit of one request per day
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -40,9 +40,9 @@ class Contender:
     name: str
     about: str
     make_ready: Callable[[], None]  # raises Missing
-    launch: Callable[[Path, int, int], Launch]  # data folder, port, animals
-    cursor_salt: bytes = b""  # what a cursor's checksum covers besides the id
-    serves: tuple[str, ...] = ()  # the rows that it can run; none named: all
+    launch: Callable[[Path, int, int], Launch]  # takes the data directory, the port and the number of animals
+    cursor_salt: bytes = b""  # included in the checksum of a cursor, in addition to the id
+    serves: tuple[str, ...] = ()  # the rows that it can run; empty means all
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Running:
 
 
 def processor_seconds(pid: int) -> float:
-    """User and system time of a process and of all that it has started, those that have ended included."""
+    """Returns the user and system time of a process and all its children, including those that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
     try:
         return sum(map(int, fields[11:15])) / TICKS + sum(processor_seconds(int(child)) for child in children)
-    except (FileNotFoundError, ProcessLookupError):  # a child has just ended: now its time is part of its parent's
+    except (FileNotFoundError, ProcessLookupError):  # a child has just ended; its time is now part of its parent's
         return processor_seconds(pid)
 
 
@@ -88,14 +88,14 @@ def run(command: list[str], **environment: str) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, without settings that would change what a contender does."""
+    """Returns our environment without settings that would affect a contender."""
     tuning = ("PETSTORE_", "PEER_", "GOMAXPROCS", "GOGC", "GODEBUG", "UVICORN_", "GRANIAN_", "WEB_CONCURRENCY")
     return {name: value for name, value in os.environ.items() if not name.startswith(tuning)}
 
 
 @contextmanager
 def started(contender: Contender, animals: int) -> Iterator[Running]:
-    """Yields when the contender is ready to serve, and ends it whatever happens. Raises Broken."""
+    """Starts a contender, yields when it is ready, and always stops it. Raises Broken."""
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{contender.name}-", dir=BUILD) as name:
         folder, port = Path(name), free_port()
@@ -103,7 +103,7 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
         write_lines(keys_file(folder), launch.keys)
         log = folder / "log"
         with log.open("wb") as output:
-            # A session of its own: Ctrl-C reaches the race alone, which then ends what it started, in order.
+            # A new session, so that Ctrl-C reaches only the race, which then stops the contenders in order.
             process = subprocess.Popen(
                 launch.command,
                 stdin=subprocess.DEVNULL,
@@ -121,7 +121,7 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
 
 
 def keys_file(folder: Path) -> Path:
-    """All keys of a contender, one in a line: the peers read them when they start, wrk when it sends."""
+    """Returns the file with all keys of a contender, one per line. The peers and wrk read it."""
     return folder / "keys"
 
 
@@ -141,7 +141,7 @@ def wait_until_ready(running: Running) -> None:
     deadline = time.monotonic() + READY_TIMEOUT
     while time.monotonic() < deadline:
         if running.process.poll() is not None:
-            raise Broken(f"{running.name} ended by itself:\n{running.last_words()}")
+            raise Broken(f"{running.name} ended unexpectedly:\n{running.last_words()}")
         connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
         try:
             connection.request("GET", "/readyz")
@@ -156,7 +156,7 @@ def wait_until_ready(running: Running) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process that we started: politely, then not; workers it may have left behind go with it."""
+    """Terminates a process that we started, or kills it after ten seconds. Also kills workers that it left behind."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -165,4 +165,4 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # it led a group of its own, which bears its id
+        os.killpg(process.pid, signal.SIGKILL)  # the process is the leader of its group

@@ -1,7 +1,7 @@
-"""What a request costs past one machine: CPU time in the node, in Redis and in PostgreSQL, and what is asked of them.
+"""Measures the cost of a request on several machines: CPU time and operations of the node, Redis and PostgreSQL.
 
-CPU time hardly depends on what else the machine does, so these figures carry over where requests per second would not.
-Also the memory of a worker, and what an animal, an idempotency key and an API key take in the store and in Redis.
+CPU time hardly depends on other load on the machine, so these figures are more portable than requests per second. Also
+measures the memory of a worker, and the size of an animal, an idempotency key and an API key in the store and in Redis.
 """
 
 import argparse
@@ -33,7 +33,7 @@ KEYS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one request, in microseconds of CPU time and in operations."""
+    """The cost of one request, in microseconds of CPU time and in operations."""
 
     requests_per_second: float
     node_us: float
@@ -92,7 +92,7 @@ def measure(node: Running, row: str, seconds: float) -> Cost:
 
 
 def memory_of(node: Running) -> dict[str, float]:
-    """MiB of the main process and of its worker. What both share counts for each of them: the worst case."""
+    """Returns the MiB of the main process and of its worker. Shared memory counts for both, as a worst case."""
     main = node.process.pid
     (worker,) = Path(f"/proc/{main}/task/{main}/children").read_text().split()
     return {"main_process_mib": resident(main), "worker_mib": resident(int(worker))}
@@ -104,7 +104,7 @@ def resident(pid: int) -> float:
 
 
 def bytes_in_postgres(table: str) -> float:
-    """Of one row of a table of live, with its indexes."""
+    """Returns the bytes per row of a table of live, including its indexes."""
     server = backends.postgres()
     (database,) = server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'petstore%'")
     (found,) = server.execute(
@@ -115,7 +115,7 @@ def bytes_in_postgres(table: str) -> float:
 
 
 def bytes_in_sqlite() -> float:
-    """Of one animal, with the indexes."""
+    """Returns the bytes per animal, including indexes."""
     with tempfile.TemporaryDirectory(dir=BUILD) as name:
         data = Path(name) / "data"
         empty = Path(name) / "empty"
@@ -125,7 +125,7 @@ def bytes_in_sqlite() -> float:
 
 
 def redis_alone(step: int, steps: int) -> float:
-    """Microseconds of Redis' CPU time for a request, when every request of a step is another key's: the worst case."""
+    """Returns the microseconds of Redis' CPU time per request in the worst case: each request has a different key."""
 
     async def ask() -> None:
         link = open_link(backends.redis().url())
@@ -145,7 +145,7 @@ def redis_alone(step: int, steps: int) -> float:
 
 
 def bytes_in_redis() -> int:
-    """Of the record of one API key, with its name."""
+    """Returns the bytes of one API key's record, including its name."""
     client = RedisClient(port=backends.redis().port)
     used: int = client.memory_usage(next(client.scan_iter(f"{key_record('')[:-2]}*")))
     client.close()
@@ -155,7 +155,7 @@ def bytes_in_redis() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5)")
-    parser.add_argument("--rows", default="list,get,create,mix", help=f"of {','.join(ROWS)}")
+    parser.add_argument("--rows", default="list,get,create,mix", help=f"rows out of {','.join(ROWS)}")
     parser.add_argument("--out", type=Path, default=BENCH / "results/scaling.json", help="the file to write")
     options = parser.parse_args()
     try:
@@ -182,7 +182,7 @@ def main() -> int:
             f" {cost.redis_steps:7} {cost.postgres_commits:8}"
         )
     for step, cost_of_one in alone.items():
-        print(f"Redis alone, every request another key's, {step:3} in a step: {cost_of_one} µs each")
+        print(f"Redis alone, each request with another key, {step:3} per step: {cost_of_one} µs each")
     for what, figure in (*memory.items(), *takes.items()):
         print(f"{what}: {figure}")
     return 0

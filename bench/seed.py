@@ -1,4 +1,4 @@
-"""What every contender begins with: the same animals, and keys that may make any number of requests."""
+"""Creates the initial data of every contender: the same animals, and keys without limits."""
 
 import os
 import time
@@ -20,13 +20,13 @@ BATCH = 20_000
 
 
 def animal(number: int) -> dict[str, str | int]:
-    """A new animal, the same for all: the peers make these by themselves."""
+    """Returns a new animal. The peers create the same animals themselves."""
     return {"name": f"Animal {number}", "categoryId": number % 50, "status": STATUSES[number % 3]}
 
 
 async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key: str) -> None:
-    """Fill the live store of a petstore; `spent_key` may make one request a day."""
-    umask = os.umask(UMASK)  # as the command line does: the data is for this user alone
+    """Fills the live store of a petstore. `spent_key` has a limit of one request per day."""
+    umask = os.umask(UMASK)  # as on the command line, so that only this user can read the data
     try:
         async with Backends(settings) as backends:
             store = backends.stores["live"]
@@ -46,7 +46,7 @@ def _row(number: int) -> Row:
 
 
 async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
-    """Rows instead of one call for each key: a million of them take seconds."""
+    """Adds keys as rows, because separate calls for a million keys would take too long."""
     keys = [new_key("live", "enterprise", now=time.time(), limits=Limits(limit, limit)) for _ in secrets]
     added_before = await store.keys.page(limit=1)
     rows = {

@@ -1,6 +1,7 @@
 #!/bin/sh
-# A dump of PostgreSQL in the directory $1, named by its time, and tried: restored into a second database and checked.
-# The database petstore_dump_test must exist and belong to the user of the URL. What is in it is replaced.
+# /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to the directory $1, names the dump by its time, and tests it by
+# restoring it into a second database. That database, petstore_dump_test, must exist and belong to the user of the URL. Its
+# content is replaced.
 set -eu
 . "$(dirname "$0")/petstore-urls.sh"
 address=${STORE%%\?*}

@@ -1,6 +1,6 @@
-# Sets STORE, for psql and pg_dump, and GATE, options for redis-cli, from the settings of the service. To be read by a
-# shell: . /opt/petstore/deploy/petstore-urls.sh
-# Neither has the password, because every user of this machine can read the arguments of a process. The passwords are
+# /opt/petstore/deploy/petstore-urls.sh: sets STORE, for psql and pg_dump, and GATE, options for redis-cli, from the settings
+# of the service. Source it in a shell: . /opt/petstore/deploy/petstore-urls.sh
+# Neither contains the password, because every user of this machine can read the arguments of a process. The passwords are
 # exported as PGPASSWORD and REDISCLI_AUTH, which these programs read.
 
 # petstore_decode TEXT: the text without percent-encoding.

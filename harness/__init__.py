@@ -1,1 +1,1 @@
-"""Starts real services, nodes, databases, browsers, clocks and clients: for tests/, prove/ and bench/ alike."""
+"""Starts real services, nodes, databases, browsers, clocks and clients for tests/, prove/ and bench/."""

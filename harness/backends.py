@@ -1,4 +1,4 @@
-"""Real PostgreSQL and Redis for tests: from the PyPI wheels, or from PATH when newer; on free loopback ports."""
+"""Real PostgreSQL and Redis servers for tests, on free loopback ports. From the PyPI wheels, or from PATH if newer."""
 
 import asyncio
 import atexit
@@ -20,31 +20,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound="Process")
-STARTS_WITHIN = 60.0  # on a machine that other tests keep busy
+STARTS_WITHIN = 60.0  # seconds; other tests may keep the machine busy
 ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
 
 
 class Missing(Exception):
-    """A program that is not on this machine. A test that needs it is skipped, and says so; in CI it fails."""
+    """A program is not installed. A test that requires it is skipped; in CI, it fails."""
 
 
 def program(name: str) -> str:
-    """The path of a program. Raises Missing."""
+    """Returns the path of a program. Raises Missing."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         raise Missing(f"{name} is not installed")
     return found
 
 
-# Below those that the kernel gives to callers that ask for any. A node of a Redis Cluster also takes the port 10,000
-# higher.
+# Below the ephemeral ports of the kernel. A node of a Redis Cluster also uses the port 10,000 higher.
 PORTS = range(10_000, 20_000)
 BLOCK = 100
 _own_ports: deque[int] = deque()
 
 
 def free_port() -> int:
-    """Of the ports of this process, so that a port that is free now is free when its server starts."""
+    """Returns a free port from those reserved for this process, so that it is still free when its server starts."""
     for _ in range(len(_own_ports)):
         _own_ports.rotate(-1)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -55,7 +54,7 @@ def free_port() -> int:
 
 
 def _take_block() -> None:
-    """Ports that no other process of tests takes: this one holds the UDP port of the first, which no server needs."""
+    """Reserves a block of ports for this test process by binding the UDP port of the first, which no server uses."""
     for first in PORTS[::BLOCK]:
         held = socket.socket(type=socket.SOCK_DGRAM)
         try:
@@ -70,7 +69,7 @@ def _take_block() -> None:
 
 
 class Process:
-    """A server that can be stopped, killed, hung and started again on the same port and data."""
+    """A server that can be stopped, killed, suspended and restarted with the same port and data."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
@@ -91,11 +90,11 @@ class Process:
             assert self.process is not None
             ended = self.process.poll() is not None
             if time.monotonic() > deadline or (ended and self._ran):
-                raise AssertionError(f"the server does not start:\n{(self.folder / 'log').read_text()[-2000:]}")
-            if ended:  # somebody else may have taken the port since it was found free
+                raise AssertionError(f"the server did not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+            if ended:  # another process may have taken the port
                 self.port = free_port()
                 self._launch(options)
-            time.sleep(0.01)  # the poll of a condition, bounded
+            time.sleep(0.01)  # polls a condition, within a deadline
         self._ran = True
 
     def _launch(self, options: dict[str, Any]) -> None:
@@ -105,7 +104,7 @@ class Process:
             )
 
     def signal(self, number: int) -> None:
-        """To the server and all its helpers."""
+        """Sends a signal to the server and all its child processes."""
         assert self.process is not None
         for pid in [self.process.pid, *_children(self.process.pid)]:
             with contextlib.suppress(ProcessLookupError):
@@ -123,7 +122,7 @@ class Process:
 
     def stop(self) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; Redis takes it like SIGTERM
+        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; Redis treats it like SIGTERM
         self._gone()
 
     def _gone(self) -> None:
@@ -145,7 +144,7 @@ class Redis(Process):
         self._databases = itertools.count()
 
     def command(self) -> list[str]:
-        # Nothing acknowledged is forgotten by a kill: the append-only file is written before each answer.
+        # A kill loses nothing that was acknowledged, because the append-only file is written before each reply.
         return [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--databases", "4096", "--save", "",
                 "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder), *self._options]  # fmt: skip
 
@@ -158,7 +157,7 @@ class Redis(Process):
             return False
 
     def url(self) -> str:
-        """An empty database of this server."""
+        """Returns the URL of an empty database on this server."""
         return f"redis://127.0.0.1:{self.port}/{next(self._databases)}"
 
 
@@ -177,7 +176,7 @@ class Postgres(Process):
         self._databases = itertools.count()
 
     def _make_data(self) -> None:
-        """By `initdb`, once; after that the same files again, which takes a tenth of the time."""
+        """Creates the data with `initdb` once, and copies the files afterwards, which is ten times as fast."""
         data = self.folder / "data"
         new = _kept_folder() / "postgres"
         if new.exists():
@@ -192,8 +191,8 @@ class Postgres(Process):
         shutil.copytree(data, new)
 
     def command(self) -> list[str]:
-        # Memory that processes share lies in the folder: a server that is killed leaves nothing elsewhere. Autovacuum
-        # would start a process for each of hundreds of databases every minute.
+        # Shared memory is in the directory, so that a killed server leaves nothing elsewhere. Autovacuum would start a
+        # process for each of hundreds of databases every minute.
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
                     "max_connections": 400, "fsync": "off", "shared_buffers": "64MB", "autovacuum": "off",
                     "dynamic_shared_memory_type": "mmap"}  # fmt: skip
@@ -204,13 +203,13 @@ class Postgres(Process):
         super().start(**self._as, **options)
 
     def give_to_server(self, directory: Path) -> None:
-        """Makes the server's user the owner of a directory and of all files in it."""
+        """Makes the server's user the owner of a directory and all files in it."""
         if self._as:
             for path in (directory, *directory.rglob("*")):
                 shutil.chown(path, ANONYMOUS)
 
     def run(self, program: str, *words: str) -> None:
-        """Run one of PostgreSQL's programs as the server's user."""
+        """Runs one of PostgreSQL's programs as the server's user."""
         subprocess.run([self._bin / program, *words], check=True, capture_output=True, cwd=self.folder, **self._as)
 
     def answers(self) -> bool:
@@ -222,11 +221,11 @@ class Postgres(Process):
 
     @property
     def programs(self) -> Path:
-        """Where pg_dump and pg_restore of the server's own version are."""
+        """Returns the directory with the server's version of pg_dump and pg_restore."""
         return self._bin
 
     def url(self, template: str = "template1") -> str:
-        """A database of this server: empty, or a copy of another."""
+        """Creates a database on this server, which is empty or a copy of another. Returns its URL."""
         name = f"petstore_{next(self._databases)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url_of(name)
@@ -248,13 +247,13 @@ class Postgres(Process):
             finally:
                 await connection.close()
 
-        # In a thread of its own: a test that drives a browser has an event loop running in this one.
+        # Use another thread, because a test with a browser has an event loop running in this one.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: asyncio.run(work())).result()
 
     @contextlib.contextmanager
     def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
-        """Something to execute statements with, which are rolled back at the end."""
+        """Yields a function that executes statements, which are rolled back at the end."""
         import asyncpg
 
         with contextlib.closing(asyncio.new_event_loop()) as loop:
@@ -268,7 +267,7 @@ _shared: dict[type[Process], Any] = {}
 
 
 def shared(kind: type[Kind]) -> Kind:
-    """The server of this kind that all tests of this process share; each takes a database of its own."""
+    """Returns the server of this kind that all tests of this process share. Each test uses a separate database."""
     if kind not in _shared:
         _shared[kind] = kind()  # type: ignore[call-arg]  # a kind knows its name
         _shared[kind].start()
@@ -278,7 +277,7 @@ def shared(kind: type[Kind]) -> Kind:
 
 @functools.cache
 def _kept_folder() -> Path:
-    """For files of this process that outlast a server."""
+    """Returns a directory for files of this process that are kept when a server ends."""
     folder = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,6 +1,6 @@
-"""A real Chromium for tests, and a look at what it shows: axe-core, whether anything is cut or covered, pictures.
+"""A real Chromium for tests. Checks pages with axe-core and for text that is cut off or covered.
 
-PETSTORE_TEST_PICTURES=1 leaves a picture of every page in tests/artifacts/; otherwise only a page at fault is drawn.
+With PETSTORE_TEST_PICTURES=1, saves a screenshot of every page in tests/artifacts/; otherwise only of faulty pages.
 """
 
 import os
@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from harness.backends import Missing
 
-# Without a window it takes half the processor time, so that one first.
+# The headless version comes first, because it takes half the CPU time.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -25,7 +25,7 @@ Look = tuple[int, int, Literal["light", "dark"]]
 LOOKS: tuple[Look, ...] = ((1280, 800, "light"), (390, 844, "dark"))
 ALL_LOOKS: tuple[Look, ...] = (*LOOKS, (1280, 800, "dark"), (390, 844, "light"))
 
-# What a reader would complain of: text outside of the window, text cut off, two texts or controls on top of each other.
+# Finds text outside the window, text that is cut off, and texts or controls that overlap.
 FAULTS = """() => {
   const faults = [];
   const apart = ".visually-hidden, .skip-link, .scroll, .uplot, .cards thead";
@@ -50,13 +50,13 @@ FAULTS = """() => {
     }
   return faults;
 }"""
-ROWS_SEEN = 12  # more than a table has kinds of rows
+ROWS_SEEN = 12  # more than the number of different kinds of rows in a table
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 
 
 @contextmanager
 def browser_running() -> Iterator[Browser]:
-    """While it is open, an event loop runs in this thread."""
+    """Opens a browser. While it is open, an event loop runs in this thread."""
     if CHROMIUM is None:
         raise Missing("Chromium is not installed: the browser tests did not run")
     with sync_playwright() as playwright:
@@ -66,9 +66,9 @@ def browser_running() -> Iterator[Browser]:
 
 
 def look(page: Page, name: str, looks: tuple[Look, ...] = LOOKS) -> None:
-    """Assert that nobody could complain of it wide and light, nor narrow and dark.
+    """Asserts that the page has no faults in a wide window with light colours, and in a narrow window with dark ones.
 
-    Colours are the same at every width, and all else in every scheme: two looks see all four.
+    Colours do not depend on the width, and the layout does not depend on the colours, so two checks are enough.
     """
     for width, height, scheme in looks:
         page.set_viewport_size({"width": width, "height": height})
@@ -82,7 +82,7 @@ def look(page: Page, name: str, looks: tuple[Look, ...] = LOOKS) -> None:
 
 
 def violations(page: Page) -> list[Any]:
-    """What axe-core finds on the page as it stands. Of a long table it sees the first rows: the rest are like them."""
+    """Returns what axe-core finds on the page. Checks only the first rows of a long table, as the others are alike."""
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE)
     found = page.evaluate(

@@ -1,4 +1,4 @@
-"""A certificate for loopback, signed by itself."""
+"""A self-signed certificate for loopback."""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +15,7 @@ class Certificate(NamedTuple):
 def self_signed(
     directory: Path, days: int = 2, names: str = "IP:127.0.0.1,DNS:localhost", *, rsa: bool = False
 ) -> Certificate:
-    """A chain and a private key that only the owner can read, as openssl writes them. `names` are for OpenSSL."""
+    """Creates a certificate and a private key that only the owner can read. `names` has the format of OpenSSL."""
     made = Certificate(directory / "cert.pem", directory / "key.pem")
     new_key = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     subprocess.run(

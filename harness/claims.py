@@ -1,4 +1,4 @@
-"""A claim that holds or is broken, for proofs and for checks of packages and images."""
+"""Claims that are true or false, for proofs and for checks of packages and images."""
 
 import contextlib
 import sys
@@ -8,26 +8,26 @@ from pathlib import Path
 
 
 class Broken(AssertionError):
-    """A claim does not hold."""
+    """A claim is false."""
 
 
 class Skipped(Exception):
-    """This machine cannot try it; the text says why."""
+    """The claim cannot be checked on this machine. The message says why."""
 
 
 def hold(condition: object, claim: str) -> None:
-    """Raises Broken, naming the claim that does not hold."""
+    """Raises Broken with the claim if it is false."""
     if not condition:
         raise Broken(claim)
 
 
 def progress(text: str) -> None:
-    """For whoever waits: how far a long proof is. Not part of what it shows."""
+    """Prints the progress of a long proof, which is not part of its result."""
     print(f"        … {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Somewhere to put data, removed at the end."""
+    """Creates a directory for data, and removes it at the end."""
     with tempfile.TemporaryDirectory(prefix="petstore-prove-") as name:
         yield Path(name)

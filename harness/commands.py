@@ -1,4 +1,4 @@
-"""The `petstore` command for tests: what it prints, and its exit code."""
+"""Runs the `petstore` command in tests, and returns its output and exit code."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from petstore.keys import Environment
 
 
 class Commands:
-    """Commands on the data of a server, whether or not it runs."""
+    """Runs commands on the data of a server, whether or not it is running."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -28,7 +28,7 @@ class Commands:
         return {**os.environ, **self.server.where}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """In this process, without the time that Python takes to start."""
+        """Runs a command in this process, which avoids the startup time of Python."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
@@ -37,7 +37,7 @@ class Commands:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
-            stack.callback(os.umask, os.umask(0o022))  # a command sets its own
+            stack.callback(os.umask, os.umask(0o022))  # a command changes the umask
             try:
                 main()
             except SystemExit as ended:
@@ -45,7 +45,7 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """The output of a command, which must succeed and print nothing else, except where it creates a store."""
+        """Returns the output of a command, which must succeed and print no errors. It may report a new store."""
         done = self.run(*words)
         said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
         assert (done.returncode, said) == (0, ""), done.stderr
@@ -55,7 +55,7 @@ class Commands:
         return json.loads(self.text(*words, "--json"))
 
     def fails(self, *words: str) -> str:
-        """The message of a command that must fail with exit code 2 and nothing on standard output."""
+        """Returns the message of a command, which must fail with exit code 2 and print nothing on standard output."""
         done = self.run(*words)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert done.stderr.startswith("petstore: ")
@@ -69,13 +69,13 @@ class Commands:
         return message
 
     def entries(self, environment: Environment = "live") -> list[AuditEntry]:
-        """The audit log, newest first."""
+        """Returns the audit log, newest first."""
         found = self.server.act(lambda backends: backends.stores[environment].audit.find())
         return [entry for _, entry in found.entries]
 
 
 class Processes(Commands):
-    """The same, each command a process of its own."""
+    """Runs each command in a separate process."""
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""`petstore console` for tests: a process on a free port, over the data of a server that may also run."""
+"""Runs `petstore console` in tests, on a free port, with the data of a server that may also be running."""
 
 import contextlib
 import html
@@ -35,7 +35,7 @@ class Console:
         while not self._responds():
             printed = self.output.read_text()
             assert self.process.poll() is None and time.monotonic() - began < READY_WITHIN, printed
-            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
+            time.sleep(0.01)  # polls a condition, within READY_WITHIN
         found = re.search(r"https?://\S+/sign-in\?token=(\S+)", self.output.read_text())
         assert found is not None
         self.link, self.link_token = found[0], found[1]
@@ -55,24 +55,24 @@ class Console:
         return self.process.wait(timeout=READY_WITHIN)
 
     def add_operator(self, name: str, role: Role = "operator") -> str:
-        """The token of a new operator."""
+        """Creates an operator and returns its token."""
         return self.server.act(
             lambda backends: Admin(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name, role)
         )[1]
 
     def client(self) -> "ConsoleClient":
-        """A client that is not signed in."""
+        """Returns a client that is not signed in."""
         return ConsoleClient(self)
 
     def sign_in(self, name: str, role: Role = "operator") -> "ConsoleClient":
-        """A client that is signed in as a new operator."""
+        """Returns a client that is signed in as a new operator."""
         client = ConsoleClient(self)
         assert client.post("/sign-in", token=self.add_operator(name, role)).status_code == 303
         return client
 
 
 class ConsoleClient:
-    """A browser without scripts: cookies, and the `Origin` of the console's own pages."""
+    """A browser without scripts. It has cookies and sends the `Origin` of the console's pages."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -83,24 +83,24 @@ class ConsoleClient:
         return self.http.get(path, headers=headers)
 
     def post(self, path: str, **fields: Any) -> httpx.Response:
-        """A field may have several values."""
+        """Sends a form. A field may have several values."""
         return self.http.post(path, data=fields, headers={"Origin": self.console.origin})
 
     def submit(self, path: str, **fields: Any) -> httpx.Response:
-        """A POST that must succeed, and the page that it redirects to."""
+        """Sends a form, which must succeed, and returns the page that it redirects to."""
         done = self.post(path, **fields)
         assert done.status_code == 303, text_of(done)
         return self.get(done.headers["location"])
 
     def add_pet(self, name: str, environment: Environment = "live", status: str = "available") -> int:
-        """The id of a new animal."""
+        """Adds an animal and returns its id."""
         page = self.submit(f"/{environment}/animals", name=name, categoryId="7", status=status)
         found = re.search(r"Animal (\d+) was added", page.text)
         assert found is not None, text_of(page)
         return int(found[1])
 
     def create_key(self, environment: Environment = "live", **fields: Any) -> tuple[str, str]:
-        """The id and the secret of a new key."""
+        """Creates a key and returns its id and secret."""
         defaults = {"name": "Ada", "plan": "free", "scope": ["read", "write"]}
         page = self.submit(f"/{environment}/keys", **{**defaults, **fields})
         secret = re.search(r'<code id="secret">(\w+)</code>', page.text)
@@ -109,7 +109,7 @@ class ConsoleClient:
 
 
 def text_of(response: httpx.Response) -> str:
-    """The text of a page without its tags."""
+    """Returns the text of a page without tags."""
     body = re.sub(r"<(script|style|head)\b.*?</\1>", "", response.text, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
@@ -119,13 +119,13 @@ def is_sign_in_page(response: httpx.Response) -> bool:
 
 
 def cells(response: httpx.Response, label: str) -> list[str]:
-    """The texts of the table cells with a label."""
+    """Returns the texts of the table cells with a label."""
     found = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', response.text, re.DOTALL)
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in found]
 
 
 def next_rows(client: ConsoleClient, page: httpx.Response) -> httpx.Response | None:
-    """The rows that scrolling to the end of a table loads; None at its end."""
+    """Returns the rows that are loaded by scrolling to the end of a table, or None if there are no more."""
     found = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
     return client.get(html.unescape(found[1])) if found else None
 

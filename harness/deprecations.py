@@ -1,7 +1,7 @@
-"""The service with other operations deprecated than those of its table: none, one or several.
+"""Runs the service with a different set of deprecated operations.
 
-`python -m harness.deprecations getPet,listPets serve …` runs `petstore serve …` with these two deprecated, and
-`python -m harness.deprecations "" serve …` with none.
+`python -m harness.deprecations getPet,listPets serve …` runs `petstore serve …` with these two operations deprecated,
+and `python -m harness.deprecations "" serve …` with none.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ from petstore import operations
 from petstore.operations import Deprecation, Operation, OperationName
 
 SINCE = datetime(2027, 1, 1, tzinfo=UTC)
-SUNSET = datetime(2035, 6, 1, tzinfo=UTC)  # of the first; the others follow a day apart
+SUNSET = datetime(2035, 6, 1, tzinfo=UTC)  # the first sunset; the others follow one day apart
 
 
 def table(*deprecated: OperationName) -> tuple[Operation, ...]:
-    """The operations, of which exactly these are deprecated."""
+    """Returns the table of operations in which exactly these are deprecated."""
     return tuple(
         each._replace(
             deprecation=Deprecation(
@@ -31,7 +31,7 @@ def table(*deprecated: OperationName) -> tuple[Operation, ...]:
 
 
 def _install(rows: tuple[Operation, ...]) -> None:
-    """Put another table into every module that has it."""
+    """Replaces the table in every module that uses it."""
     present = operations.OPERATIONS
     for module in [*sys.modules.values()]:
         if module.__name__.startswith("petstore.") and getattr(module, "OPERATIONS", None) is present:
@@ -40,7 +40,7 @@ def _install(rows: tuple[Operation, ...]) -> None:
 
 @contextlib.contextmanager
 def deprecating(*names: OperationName) -> Iterator[tuple[Operation, ...]]:
-    """In this process: exactly these operations are deprecated."""
+    """Deprecates exactly these operations in this process."""
     before = operations.OPERATIONS
     _install(table(*names))
     try:
@@ -50,13 +50,13 @@ def deprecating(*names: OperationName) -> Iterator[tuple[Operation, ...]]:
 
 
 def program(*names: OperationName) -> list[str]:
-    """For `Server.program`."""
+    """Returns the words for `Server.program`."""
     return ["harness.deprecations", ",".join(names)]
 
 
 def main() -> None:
     _install(table(*filter(None, sys.argv[1].split(","))))
-    from petstore.cli import main as petstore  # imports most other modules: they get the new table
+    from petstore.cli import main as petstore  # imports most other modules, so that they get the new table
 
     sys.argv = ["petstore", *sys.argv[2:]]
     petstore()

@@ -1,4 +1,4 @@
-"""A proxy with one fault that real proxies have, in front of a service on this machine."""
+"""Proxies in front of a service on this machine, each with a fault that real proxies have."""
 
 import contextlib
 import gzip
@@ -18,7 +18,7 @@ Headers = list[tuple[str, str]]
 
 
 class Forwarded(NamedTuple):
-    """A request as the proxy passes it on."""
+    """A request as forwarded by the proxy."""
 
     method: str
     target: str
@@ -27,7 +27,7 @@ class Forwarded(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A response as the proxy passes it back."""
+    """A response as returned by the proxy."""
 
     status: str  # code and reason
     headers: Headers
@@ -38,7 +38,7 @@ class Passed(NamedTuple):
 
 
 class Fault:
-    """No fault: passes everything on as it is."""
+    """A proxy without a fault, which forwards everything unchanged."""
 
     def __init__(self, upstream: int) -> None:
         self._upstream = upstream
@@ -56,7 +56,7 @@ class Fault:
         with socket.create_connection(("127.0.0.1", self._upstream), timeout=60) as upstream:
             with contextlib.suppress(
                 ConnectionError
-            ):  # it may have answered, and closed, before it has read everything
+            ):  # the service may respond and close before it has read everything
                 upstream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
             head, _, body = receive(upstream).data.partition(b"\r\n\r\n")
         first, *rest = head.decode("latin-1").split("\r\n")
@@ -76,7 +76,7 @@ class DoublesHeader(Fault):
 
 class CachesLists(Fault):
     SECONDS = 5
-    age = True  # whether it tells
+    age = True  # whether to send an Age header
 
     def __init__(self, upstream: int) -> None:
         super().__init__(upstream)
@@ -201,7 +201,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextlib.contextmanager
 def faulty_proxy(upstream: int, kind: type[Fault]) -> Iterator[int]:
-    """The port of a proxy with this fault in front of the service at the port `upstream`."""
+    """Starts a proxy with this fault in front of the service on the port `upstream`. Yields the proxy's port."""
     with _Server(("127.0.0.1", free_port()), _Handler) as server:
         server.fault = kind(upstream)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

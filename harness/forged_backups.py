@@ -1,4 +1,4 @@
-"""Backups as an attacker writes them, with a true checksum: sizes that are not true, SQL that runs by itself."""
+"""Creates backups as an attacker could: with a valid checksum, but with false sizes or with malicious SQL."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from petstore.maintenance import archive
 from petstore.store.schema import NEWEST_SCHEMA
 
 MEGABYTE = 1024 * 1024
-# What a forged file would run or read while it is restored.
+# SQL that would run when a forged file is restored.
 FORGED_SQL = {
     "a view": "CREATE VIEW extra AS SELECT 1",
     "a view in place of a table": "ALTER TABLE pets RENAME TO old; CREATE VIEW pets AS SELECT * FROM old",
@@ -26,7 +26,7 @@ FORGED_SQL = {
     "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
     "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
     "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
-    # Animals that were acknowledged would silently not be added.
+    # Acknowledged animals would silently not be added.
     "a conflict clause": "DROP INDEX pets_edited; ALTER TABLE pets RENAME TO old; CREATE TABLE pets (id INTEGER PRIMARY"
     " KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE ON CONFLICT IGNORE, category_id INTEGER, status TEXT, edited INTEGER"
     " DEFAULT 0); DROP TABLE old",
@@ -38,7 +38,7 @@ FORGED_SQL = {
 
 
 class Zeros(NamedTuple):
-    """A member of zeros. `blocks` of a megabyte each are one kilobyte in the file."""
+    """A member of zeros. Each block of a megabyte takes one kilobyte in the file."""
 
     name: str
     blocks: int
@@ -50,7 +50,7 @@ class Text(NamedTuple):
 
 
 def manifest_of(size: int) -> Text:
-    """A manifest that claims a size for each member."""
+    """Returns a manifest that claims a size for each member."""
     members: list[dict[str, Any]] = [
         {"name": name, "bytes": size, "sha256": "0" * 64, "schema": NEWEST_SCHEMA, "rows": {}}
         for name in ("live.db", "staging.db")
@@ -60,7 +60,7 @@ def manifest_of(size: int) -> Text:
 
 
 def forge(path: Path, *members: Zeros | Text, method: int = zlib.DEFLATED) -> None:
-    """Write a zip file that ends in the SHA-256 of its bytes, as `petstore backup` does."""
+    """Writes a zip file that ends in the SHA-256 of its bytes, as `petstore backup` does."""
     with path.open("wb") as file:
         directory = b""
         for member in members:
@@ -85,7 +85,7 @@ def seal(path: Path) -> None:
 
 
 def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
-    """The compressed content, its size and its CRC. A block of zeros is compressed once and repeated."""
+    """Returns the compressed content, its size and its CRC. Compresses a block of zeros once and repeats it."""
     compress = zlib.compressobj(9, zlib.DEFLATED, -15)
     if isinstance(member, Text):
         return compress.compress(member.content) + compress.flush(), len(member.content), zlib.crc32(member.content)
@@ -94,7 +94,7 @@ def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
 
 
 def rewrite(source: Path, target: Path, sql: str) -> None:
-    """The same backup after statements on its live.db, with a size and checksums that are true."""
+    """Executes statements on the live.db of a backup, and updates the size and the checksums."""
     manifest = archive.read(source)
     work = target.with_name(f"{target.name}-work")
     work.mkdir()

@@ -1,4 +1,4 @@
-"""What the tests of the gate share: asking a gate, waiting for it, and links that fail on purpose."""
+"""Helpers for tests of the gate: calling a gate, waiting for it, and links that fail on purpose."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def answers_again(gate: Gate, key_id: str = "key_a") -> bool:
 
 
 async def eventually(condition: Callable[[], object]) -> bool:
-    """Whether the condition holds within 10 seconds, while the event loop runs."""
+    """Whether the condition becomes true within 10 seconds, while the event loop runs."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         if condition():
@@ -66,7 +66,7 @@ async def eventually(condition: Callable[[], object]) -> bool:
 def use_lmdb(
     data: Path, work: Callable[[LmdbGate], Awaitable[T]], policy: GatePolicy | None = None, **options: int
 ) -> T:
-    """Do something with a gate in a file; `options` are LmdbGate's."""
+    """Runs `work` with a gate in a file. `options` are passed to LmdbGate."""
 
     async def inside() -> T:
         gate = LmdbGate(data / "gate.mdb", policy or GatePolicy(), **options)
@@ -79,7 +79,7 @@ def use_lmdb(
 
 
 class FaultyLink:
-    """A real link to Redis; a test may replace each of its methods."""
+    """A real link to Redis. A test can replace each of its methods."""
 
     def __init__(self, link: Link) -> None:
         self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script
@@ -89,7 +89,7 @@ class FaultyLink:
 
 
 def use_link(url: str, work: Callable[[RedisGate, FaultyLink], Awaitable[T]], **options: Any) -> T:
-    """Do something with a gate in Redis whose link can be made to fail; `options` are RedisGate's."""
+    """Runs `work` with a gate in Redis whose link can be made to fail. `options` are passed to RedisGate."""
 
     async def inside() -> T:
         link = FaultyLink(open_link(url))

@@ -1,4 +1,4 @@
-"""The app and connections of the server in this process, on a real store and gate, and the time passed in."""
+"""Runs the app and the server's connections in this process, with a real store and gate, and a given clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that changes only when it is set."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -34,7 +34,7 @@ class Clock:
 def request(
     path: str = "/v1/pets", query: str = "", method: str = "GET", body: bytes = b"", started: float = 0.0, **fields: Any
 ) -> RequestMessage:
-    """As the server would present it; an underscore in a field's name stands for a hyphen."""
+    """Returns a request as the server would provide it. Underscores in field names become hyphens."""
     given = {name.replace("_", "-"): value for name, value in fields.items()}
     made = RequestMessage(method, path, query, given, keep_alive=True, peer="192.0.2.9", started=started)
     made.body = body
@@ -42,7 +42,7 @@ def request(
 
 
 class Running:
-    """An app with its backends, and a key that may do anything."""
+    """An app with its backends, and a key with all scopes."""
 
     def __init__(self, app: App, stores: dict[Any, Store], gate: Gate, secret: str) -> None:
         self.app = app
@@ -51,7 +51,7 @@ class Running:
         self.secret = secret
 
     async def ask(self, path: str = "/v1/pets", query: str = "", **more: Any) -> Reply:
-        """The reply to a request with the key."""
+        """Returns the reply to a request with the key."""
         return await self.app.answer(request(path, query, authorization=f"Bearer {self.secret}", **more))
 
 
@@ -64,7 +64,7 @@ def use_app(
     wrap_gate: Callable[[Gate], Gate] = lambda gate: gate,
     **settings: Any,
 ) -> None:
-    """Run `work` on an app. The wrappers may put a fault in front of the live store or the gate."""
+    """Runs `work` with an app. The wrappers can inject faults into the live store or the gate."""
 
     async def inside() -> None:
         chosen = Settings(data=data, **settings)
@@ -81,7 +81,7 @@ def use_app(
 
 
 class Wrapped:
-    """Another object with some of its attributes replaced."""
+    """Wraps an object and replaces some of its attributes."""
 
     def __init__(self, real: Any, **replaced: Any) -> None:
         self._real = real
@@ -92,13 +92,13 @@ class Wrapped:
 
 
 def with_fault(store: Store, noun: str, **replaced: Any) -> Store:
-    """The store with some methods of one of its nouns replaced."""
+    """Returns the store with some methods of one of its parts replaced."""
     fields: dict[str, Any] = {noun: Wrapped(getattr(store, noun), **replaced)}
     return store._replace(**fields)
 
 
 class Slow:
-    """An application whose answers wait until they may go."""
+    """An application that holds back its responses until they are released."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class Slow:
 
 
 class Transport(asyncio.Transport):
-    """The client's end of a connection by hand: all that was written to it, and what it has not taken."""
+    """A transport that records everything written to it, and simulates a client that does not read."""
 
     def __init__(self, peer: str = "192.0.2.9") -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Transport(asyncio.Transport):
         return (self._peer, 12345) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass  # it takes all that is written
+        pass  # accepts everything
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -163,7 +163,7 @@ def connected(server: HttpServer, peer: str = "192.0.2.9") -> tuple[Connection, 
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the event loop turn until the condition holds."""
+    """Runs the event loop until the condition is true."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Work as a user without permissions, for tests that run as root."""
+"""Runs code as a user without permissions, for tests that run as root."""
 
 import os
 import tempfile
@@ -11,14 +11,14 @@ ANONYMOUS = 65534
 
 @contextmanager
 def folder_of_nobody() -> Iterator[Path]:
-    """Outside of pytest's own directories, which only their owner may enter."""
+    """Creates a directory outside pytest's directories, which only their owner can enter."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANONYMOUS, ANONYMOUS)
         yield Path(name)
 
 
 def as_nobody(work: Callable[[], object]) -> str:
-    """The result of the work or its error, as a text, from a child process. The work must not import anything."""
+    """Runs `work` in a child process and returns its result or error as text. `work` must not import anything."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The animals that tests expect, made from the fields of `Pet`, so that a new optional field breaks few tests."""
+"""The animals that tests expect, based on the fields of `Pet`, so that a new optional field breaks few tests."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Pet)
 
 
 def pet(**members: Any) -> dict[str, Any]:
-    """An animal as the service writes it in JSON. Members that are not given are those of a new animal."""
+    """Returns an animal as the service writes it in JSON. Members default to those of a new animal."""
     values = _DEFAULTS | {_NAMES[name]: value for name, value in members.items()}
     made: dict[str, Any] = msgspec.to_builtins(Pet(**values))
     return made

@@ -1,4 +1,4 @@
-"""How processes of the service start: as the command does, or forked from one that has imported everything already."""
+"""Starts processes of the service: like the command, or forked from a process that has already imported everything."""
 
 import gc
 import multiprocessing
@@ -15,7 +15,7 @@ _forking = False
 
 
 def fork_from_now_on() -> None:
-    """For tests, where half of a server's time would be imports. Proofs, and tests of the start, run the command."""
+    """For tests, in which imports would take half of a server's time. Proofs and tests of startup run the command."""
     global _forking
     _forking = True
     _forks.set_forkserver_preload(
@@ -26,12 +26,12 @@ def fork_from_now_on() -> None:
 
 
 def let_ctrl_c_through() -> None:
-    """A shell starts what it runs in the background with SIGINT ignored, and every child would inherit that."""
+    """Restores SIGINT. A shell ignores it in background processes, and every child would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Forked:
-    """`python -m` with `words`, and as much of `subprocess.Popen` as is asked of it."""
+    """A process that runs `python -m` with `words`, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
         log.touch()
@@ -60,7 +60,7 @@ Running = subprocess.Popen[bytes] | Forked
 
 
 def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> Running:
-    """`python -m` with `words`, in a session of its own, and with `variables` besides those that are set here."""
+    """Runs `python -m` with `words` in a new session, with `variables` added to the environment."""
     variables = {**os.environ, **variables}
     if _forking:
         return Forked(words, variables, log)
@@ -71,12 +71,12 @@ def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> R
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    gc.freeze()  # what was imported stays, and the collector need not look at it
+    gc.freeze()  # imported modules stay, so the garbage collector can skip them
     os.setsid()
     with log.open("ab") as output:
         for standard in (1, 2):
             os.dup2(output.fileno(), standard)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = list(words)  # the first of them becomes the module's path
+    sys.argv = list(words)  # the first word becomes the path of the module
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""nginx and HAProxy with the files of deploy/, in front of services on this machine."""
+"""Runs nginx and HAProxy with the configuration files in deploy/, in front of services on this machine."""
 
 import os
 import re
@@ -15,13 +15,13 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 class Proxy(Process):
-    """`folder/NAME` has the configuration, which a test may change before the start."""
+    """`folder/NAME` contains the configuration, which a test can change before the start."""
 
     def __init__(self, name: str, package: str) -> None:
         super().__init__(name)
         found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
         if found is None:
-            raise Missing(f"{name} is not installed: Debian's package {package}")
+            raise Missing(f"{name} is not installed (Debian: {package})")
         self._program = found
         self.config = self.folder / "config"
 
@@ -56,7 +56,7 @@ class Nginx(Proxy):
 
 class HaProxy(Proxy):
     def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
-        """With the configuration of deploy/ that has this name."""
+        """Uses the configuration in deploy/ with this name."""
         super().__init__("haproxy", "haproxy")
         text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
         if "/run/secrets" in text:

@@ -1,4 +1,4 @@
-"""Redis as operators run it: a Cluster of three, a primary with a replica and a Sentinel, behind TLS."""
+"""Redis as operators run it: a Cluster of three servers, a primary with a replica and a Sentinel, and with TLS."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +23,8 @@ class RedisCluster:
         self.nodes = nodes
         self.clients: list[Any] = [Client(port=node.port) for node in nodes]
         for number, client in enumerate(self.clients):
-            # As redis-cli does: servers that settle their epochs among themselves can give a slot that has just
-            # moved back to its old owner for a moment, and the new owner then drops its records.
+            # Set the epochs as redis-cli does. If the servers negotiate them, a slot that has just moved can briefly go
+            # back to its old owner, and the new owner then drops its records.
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
             client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
             if number:
@@ -37,35 +37,35 @@ class RedisCluster:
         return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3")
 
     def url(self) -> str:
-        """The cluster, emptied."""
+        """Empties the cluster and returns its URL."""
         for client in self.clients:
             client.flushall()
         return cluster_url(self.nodes)
 
     def begin_move(self, slot: int, name: str, source: int, target: int) -> None:
-        """The source still owns the slot, but the target has the record already."""
+        """Moves a record to the target, while the source still owns the slot."""
         here, there = self.clients[source], self.clients[target]
         there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
         here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
         here.migrate("127.0.0.1", self.nodes[target].port, name, 0, 1_000)
 
     def end_move(self, slots: Iterable[int], target: int) -> None:
-        """Name the target as the owner of the slots, to the target first: otherwise it would give them up."""
+        """Makes the target the owner of the slots. Notifies the target first, or it would give them up."""
         owner = self.clients[target].execute_command("CLUSTER MYID")
         for client in [self.clients[target], *self.clients]:
             commands = client.pipeline(transaction=False)
             for slot in slots:
                 commands.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
-            commands.execute(raise_on_error=False)  # a server without slots may be a replica by now, and refuses
+            commands.execute(raise_on_error=False)  # a server without slots may be a replica by now and refuse
 
 
 def slots_of(shard: int) -> range:
-    """The slots of a shard in a new Cluster."""
+    """Returns the slots of a shard in a new Cluster."""
     return range(shard * SLOTS // 3, (shard + 1) * SLOTS // 3)
 
 
 def shard_of(record: str) -> int:
-    """The shard of a record in a new Cluster."""
+    """Returns the shard of a record in a new Cluster."""
     return next(shard for shard in range(3) if key_slot(record.encode()) in slots_of(shard))
 
 
@@ -73,7 +73,7 @@ KEY_IDS = [f"key_{number}" for number in range(20)]
 
 
 def key_on(shard: int) -> str:
-    """A key whose record is on this shard in a new Cluster."""
+    """Returns a key whose record is on this shard in a new Cluster."""
     return next(key_id for key_id in KEY_IDS if shard_of(key_record(key_id)) == shard)
 
 
@@ -83,7 +83,7 @@ def cluster_url(nodes: Iterable[Redis]) -> str:
 
 @contextlib.contextmanager
 def cluster_running(proxies: Sequence[TlsProxy] | None = None) -> Iterator[RedisCluster]:
-    """Three servers. With three proxies, each server tells clients the port of its proxy."""
+    """Starts three servers. If there are proxies, each server announces the port of its proxy to clients."""
     with contextlib.ExitStack() as stack:
         nodes = []
         for number in range(3):

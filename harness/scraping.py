@@ -1,4 +1,4 @@
-"""A scrape of /metrics, read by Prometheus' own parser."""
+"""Scrapes /metrics and parses the result with Prometheus' parser."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,11 @@ class Scrape:
         self.samples = [sample for family in self.families.values() for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of all samples of this name that have these labels."""
+        """Returns the sum of all samples with this name and these labels."""
         return sum(s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
     def of(self, name: str) -> Mapping[tuple[tuple[str, str], ...], float]:
-        """The samples of this name by their labels."""
+        """Returns the samples with this name, by label."""
         return {tuple(sorted(s.labels.items())): s.value for s in self.samples if s.name == name}
 
 

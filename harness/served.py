@@ -1,4 +1,4 @@
-"""`petstore serve` as an operator runs it, and what to look at while it runs."""
+"""Runs `petstore serve` as an operator does, and inspects it while it runs."""
 
 import json
 import os
@@ -15,21 +15,21 @@ SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 
 
 class Served(Server):
-    """`petstore serve` with what it prints and what it logs kept apart, and no clock but the machine's."""
+    """`petstore serve` with separate files for its output and its log, and with the machine's clock."""
 
     def __init__(self, data: Path, *options: str, workers: int = 1, scheme: str = "http") -> None:
         super().__init__(data, "own", *options, workers=workers)
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.output = data.parent / f"{data.name}.out"
-        self.code: Path | None = None  # a directory to run another copy of the package from
+        self.code: Path | None = None  # a directory with another copy of the package to run
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of the service and of commands on its data."""
+        """Returns the environment variables of the service and of commands on its data."""
         return {**os.environ, **self.where, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
-        """`log` is a file descriptor to log to in place of the file."""
+        """`log` is a file descriptor to use instead of the log file."""
         command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
                    "--workers", str(self.workers), *self.options]  # fmt: skip
         with self.output.open("wb") as out, self.log.open("ab") as file:
@@ -55,7 +55,7 @@ def wait_for(condition: Callable[[], object], seconds: float = READY_WITHIN) -> 
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)  # the poll of a condition, bounded by `seconds`
+        time.sleep(0.01)  # polls a condition, within `seconds`
     return True
 
 

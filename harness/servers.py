@@ -1,4 +1,4 @@
-"""Real servers for tests: the service as a process of its own on a free loopback port, and a hand on its data."""
+"""Real servers for tests: runs the service in a separate process on a free loopback port, and accesses its data."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 
-# Our own HTTP server on the embedded files and on PostgreSQL and Redis, and another host of the same app.
+# Our HTTP server with embedded files, with PostgreSQL and Redis, and the same app on another server.
 Host = Literal["own", "cluster", "asgi"]
 HOSTS: dict[Host, str] = {
     "own": "own-sqlite-lmdb",
     "cluster": "own-postgres-redis",
     "asgi": "uvicorn-asgi",
 }
-READY_WITHIN = 60.0  # on a machine that other tests keep busy
+READY_WITHIN = 60.0  # seconds; other tests may keep the machine busy
 PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
@@ -45,7 +45,7 @@ ENTRY = AuditEntry(0.0, "a test", "test", "test")
 
 
 class Key(NamedTuple):
-    """A key with its secret, ready to be sent."""
+    """A key with its secret."""
 
     record: ApiKey
     secret: str
@@ -60,7 +60,7 @@ class Key(NamedTuple):
 
 
 class Server:
-    """One running service. `own` is `petstore serve`; the other hosts the same app on uvicorn."""
+    """One running service: `petstore serve`, or the same app on uvicorn."""
 
     def __init__(
         self, data: Path, host: Host = "own", *options: str, workers: int = 1, port: int | None = None
@@ -73,7 +73,7 @@ class Server:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
-        self.program = ["petstore"]  # the module that is started, and what it takes before our own words
+        self.program = ["petstore"]  # the module to run, and its first arguments
         self.process: Running | None = None
         self._stock: dict[Environment, list[Key]] = {"live": [], "staging": []}
         self.store = shared(Postgres).url() if host == "cluster" else None
@@ -81,7 +81,7 @@ class Server:
 
     @property
     def where(self) -> dict[str, str]:
-        """Where the data is, as variables for commands."""
+        """Returns environment variables with the location of the data, for commands."""
         found = {"PETSTORE_DATA": str(self.data), "PETSTORE_STORE": self.store, "PETSTORE_GATE": self.gate}
         return {name: value for name, value in found.items() if value}
 
@@ -104,22 +104,22 @@ class Server:
         return self
 
     def wait_until_ready(self) -> float:
-        """Seconds until /readyz answered 200, and every worker of our own server takes connections."""
+        """Waits until /readyz is 200 and every worker accepts connections. Returns the seconds it took."""
         several = self.host == "own" and self.workers > 1
         began = time.monotonic()
         while time.monotonic() - began < READY_WITHIN:
             if self.process is not None and self.process.poll() is not None:
                 break
-            if takes_connections(self.port):  # asked for first: hundreds of clients would take the time to start
+            if takes_connections(self.port):  # checked first, because creating hundreds of HTTP clients takes time
                 with contextlib.suppress(httpx.TransportError):
                     answer = httpx.get(self.origin + "/readyz", timeout=10, verify=False)
                     if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
                         return time.monotonic() - began
-            time.sleep(0.01)  # the poll of a condition, bounded by READY_WITHIN
-        raise AssertionError(f"the server is not ready; its log:\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.01)  # polls a condition, within READY_WITHIN
+        raise AssertionError(f"the server is not ready. Its log:\n{self.log.read_text()[-2000:]}")
 
     def stop(self) -> int:
-        """SIGTERM, as a service manager does. Returns the exit code."""
+        """Sends SIGTERM, as a service manager does. Returns the exit code."""
         if self.process is None:
             return 0
         self.process.terminate()
@@ -129,7 +129,7 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """`kill -9` of the whole process group."""
+        """Kills the whole process group with SIGKILL."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -137,10 +137,10 @@ class Server:
             self.process = None
             deadline = time.monotonic() + READY_WITHIN
             while takes_connections(self.port) and time.monotonic() < deadline:
-                time.sleep(0.001)  # a worker that was killed with it may be gone a moment later
+                time.sleep(0.001)  # a killed worker may end a moment later
 
     def worker_behind(self, client_port: int) -> int:
-        """The process id of the worker at the other end of a connection, from the kernel's table of sockets."""
+        """Returns the process id of the worker that has a connection, from the kernel's table of sockets."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         local, remote = f":{self.port:04X}", f":{client_port:04X}"
         (inode,) = {row[9] for row in rows if row[1].endswith(local) and row[2].endswith(remote)}
@@ -154,13 +154,13 @@ class Server:
         raise AssertionError("no worker has this connection")
 
     def move_clock(self, seconds: float) -> None:
-        """The service's clock is the machine's plus this, from the next request on."""
+        """Shifts the service's clock by this number of seconds. Takes effect with the next request."""
         part = self.clock_file.with_suffix(".part")
         part.write_text(str(seconds))
         part.replace(self.clock_file)
 
     def create(self) -> None:
-        """Make empty data, as the first start of a service does."""
+        """Creates empty data, as the first start of a service does."""
         if self.store is not None:
             self.store = empty_store()
         else:
@@ -174,16 +174,16 @@ class Server:
         self.act(read)
 
     def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
-        """Do something to the data beside the running service, as the command line does."""
+        """Runs `work` on the data while the service may be running, as the command line does."""
 
         async def inside() -> T:
             settings = Settings(data=self.data, store=self.store, gate=self.gate)
             async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
                 return await work(backends)
 
-        before = os.umask(UMASK)  # as every command has it
+        before = os.umask(UMASK)  # as in every command
         try:
-            # In a thread of its own: a test that drives a browser has an event loop running in this one.
+            # Use another thread, because a test with a browser has an event loop running in this one.
             with ThreadPoolExecutor(1) as pool:
                 return pool.submit(lambda: asyncio.run(inside())).result()
         finally:
@@ -208,7 +208,7 @@ class Server:
         return made
 
     def key_in_stock(self, environment: Environment = "live") -> Key:
-        """One as `key()` makes it, many at a time: to open the data takes longer than most tests."""
+        """Returns a key like `key()`. Creates many at once, because opening the data takes longer than most tests."""
         if not self._stock[environment]:
             records = [new_key(environment, "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
             stock = [Key(record, mint(environment)) for record in records]
@@ -218,18 +218,18 @@ class Server:
                     await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
-            self._stock[environment] = stock  # only when all of them are in the store
+            self._stock[environment] = stock  # only after all of them are in the store
         return self._stock[environment].pop()
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
-        """Add animals named Pet 1, Pet 2, …; without a status, the three in turn."""
+        """Adds animals named Pet 1, Pet 2 and so on. Without a status, they have the three statuses in turn."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
         self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:
-        """Somebody else's transaction keeps all writers of the live environment waiting; readers go on."""
+        """Blocks all writers of the live environment with another transaction. Readers are not affected."""
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as blocker:
                 blocker.execute("BEGIN IMMEDIATE")
@@ -240,21 +240,21 @@ class Server:
                 yield
 
     def spoil(self) -> None:
-        """Add an animal to the live catalogue, and give it a name that no version of the service can have written."""
+        """Adds an animal to the live catalogue, with a name that no version of the service can have written."""
         self.fill(1)
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
-                by_hand.execute("UPDATE pets SET name = CAST(x'ff' AS TEXT)")  # is no UTF-8
+                by_hand.execute("UPDATE pets SET name = CAST(x'ff' AS TEXT)")  # not valid UTF-8
         else:
             address = "ALTER TABLE petstore_live.pets ALTER name TYPE inet USING '::1'"
-            shared(Postgres).execute(address, self.store)  # is no text
+            shared(Postgres).execute(address, self.store)  # not text
 
 
 _empty_stores: dict[Postgres, str] = {}
 
 
 def empty_store() -> str:
-    """A database of the shared server with tables and no rows: a copy, since to make them takes longer than a test."""
+    """Returns a database with empty tables on the shared server. It is a copy, because creating the tables is slow."""
     postgres = shared(Postgres)
     if postgres not in _empty_stores:
         with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +265,7 @@ def empty_store() -> str:
 
 
 def _as_variables(settings: list[str]) -> dict[str, str]:
-    """The same options as PETSTORE_* variables, for a host that has no command line of ours."""
+    """Converts options to PETSTORE_* variables, for servers that do not use our command line."""
     names = {"--cors-origin": "CORS_ORIGINS", "--trusted-proxy": "TRUSTED_PROXIES"}
     variables: dict[str, str] = {}
     words = iter(settings)
@@ -296,13 +296,13 @@ def takes_connections(port: int) -> bool:
 
 
 def _listening(port: int) -> int:
-    """How many sockets listen on a port: each worker has one of its own."""
+    """Returns how many sockets listen on a port. Each worker has one."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def raw(port: int, data: bytes, seconds: float = 20.0) -> bytes:
-    """Send bytes as they are and return all that comes back until the server closes or is silent for a while."""
+    """Sends bytes and returns everything received until the server closes or stops sending."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         connection.sendall(data)
         received = b""

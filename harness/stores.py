@@ -1,4 +1,4 @@
-"""Where a store or a gate is: opening it again finds what was left there. And what the tests of stores share."""
+"""Locations of stores and gates, which can be reopened with their data, and helpers for tests of stores."""
 
 import asyncio
 import secrets
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 NOW = 1_800_000_000  # a whole hour
 ENTRY = AuditEntry(5.0, "a test", "test", "x")
-# A machine that stalls is no fault of the store's: only tests of timeouts use the usual ones.
+# Tests must not fail if the machine stalls, so only tests of timeouts use the default timeouts.
 PATIENT = Bounds(timeouts=Timeouts(40))
-# A row that the tables refuse is a bug of the caller's, which gets the driver's own error.
+# A row that violates a constraint is a bug of the caller, which gets the driver's error.
 REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
 
 
@@ -55,7 +55,7 @@ class StorePlace(NamedTuple):
     async def open(
         self, changes: list[Change] | None = None, policy: StorePolicy | None = None
     ) -> AsyncIterator[Store]:
-        """The live environment's store, when it answers; `changes` collects what it announces."""
+        """Opens the live store and waits until it responds. `changes` collects the announced changes."""
         announce = _collecting(changes)
         stores = open_stores(self.url, self.data, policy or StorePolicy(bounds=PATIENT), lambda _: announce)
         try:
@@ -77,7 +77,7 @@ class StorePlace(NamedTuple):
         return asyncio.run(inside())
 
     def by_hand(self, sql: str) -> list[Any]:
-        """Execute a statement beside the service; `pets` is the live environment's."""
+        """Executes a statement on the live environment, without the service."""
         if self.url is not None:
             return shared(Postgres).execute(sql, self.url + "?options=-csearch_path%3Dpetstore_live")
         with closing(connect(self.data / "live.db")) as connection:
@@ -85,7 +85,7 @@ class StorePlace(NamedTuple):
 
 
 async def _answering(store: Store) -> None:
-    """The first call migrates the schema, which may take longer than a request waits, on a busy machine."""
+    """Waits for the first call, which migrates the schema. On a busy machine, that may exceed a request's deadline."""
     for _ in range(20):
         with suppress(Unavailable):
             return await store.database.ping()
@@ -102,7 +102,7 @@ class WatchedCursor(apsw.Cursor):
 
 
 class WatchedConnection(apsw.Connection):
-    """Calls `before` and `after` with the text of each statement; `before` may raise, or wait."""
+    """Calls `before` and `after` with the text of each statement. `before` may raise an exception or wait."""
 
     def __init__(self, *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
@@ -122,7 +122,7 @@ async def sqlite_store(
     clock: Callable[[], float] = time.monotonic,
     announce: Announce | None = None,
 ) -> AsyncIterator[Store]:
-    """The live environment's store on SQLite, with bounds, connections and a clock of the test's own."""
+    """Opens the live store on SQLite with the test's bounds, connections and clock."""
     migrate(data / "live.db")
     connecting = partial(connect, kind=kind)
     announce = announce or _collecting(changes)
@@ -137,7 +137,7 @@ async def sqlite_store(
 async def postgres_pool(
     place: StorePlace, size: int = 1, bounds: Bounds | None = None, *, pgbouncer: bool = False
 ) -> AsyncIterator[PostgresPool]:
-    """Connections to the same place, for statements of the test's own."""
+    """Opens connections to the same location, for the test's statements."""
     assert place.url is not None
     pool = PostgresPool(place.url, [], StorePolicy(size, pgbouncer, bounds=bounds or PATIENT))
     try:
@@ -147,10 +147,10 @@ async def postgres_pool(
 
 
 async def nobody_is_connected(place: StorePlace) -> None:
-    """Returns when no process has a connection of the store's to this place. Raises TimeoutError."""
+    """Waits until no process has a connection of the store to this location. Raises TimeoutError."""
     sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
     other = await asyncpg.connect(place.url)
-    async with asyncio.timeout(60):  # the server notices when it comes to it
+    async with asyncio.timeout(60):  # the server may take a while to notice a closed connection
         while await other.fetchval(sql, APPLICATION_NAME) > 0:
             await asyncio.sleep(0.01)
     await other.close()
@@ -159,7 +159,7 @@ async def nobody_is_connected(place: StorePlace) -> None:
 async def imported(
     store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str | None = None, repeats: str = ""
 ) -> Import:
-    """Imports these animals in chunks of the usual size. Without `sha256`, no other import has the same bytes."""
+    """Imports these animals in chunks of the default size. `sha256` defaults to a unique value."""
     begun = await store.imports.begin(sha256 or secrets.token_hex(32), len(pets), entry, repeats)
     size = store.database.bounds.import_chunk
     for place in range(0, len(pets), size):
@@ -178,7 +178,7 @@ class GatePlace(NamedTuple):
     url: str | None = None
 
     def open(self, policy: GatePolicy | None = None) -> Gate:
-        """A gate that takes the time it is given."""
+        """Opens a gate that uses the time passed to each call."""
         chosen = policy or GatePolicy()
         return open_gate(self.url, self.data, chosen._replace(given_clock=True))
 
@@ -194,6 +194,6 @@ class GatePlace(NamedTuple):
 
 
 def opened(path: Path) -> list[str]:
-    """What this process has open of a database: the file, its log and the log's index."""
+    """Returns the open files of a database in this process: the file, its log and the log's index."""
     names = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     return [name for name in names if name.startswith(str(path))]

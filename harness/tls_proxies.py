@@ -1,4 +1,4 @@
-"""TLS in front of servers on this machine: the Redis and the PostgreSQL of the wheels are built without it."""
+"""Adds TLS to servers on this machine, because Redis and PostgreSQL in the wheels are built without it."""
 
 import contextlib
 import select
@@ -8,14 +8,14 @@ import threading
 
 from harness.certificates import Certificate
 
-SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # PostgreSQL's message; the server responds with S
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # PostgreSQL's request for TLS; the server responds with S
 
 
 class TlsProxy:
-    """Takes TLS connections, and plaintext ones on the same port, and forwards them to a server on this machine.
+    """Accepts TLS and plaintext connections on the same port, and forwards them to a server on this machine.
 
-    A Sentinel tells clients the port that it uses itself, so Sentinels use this port in plaintext, and clients use it
-    with TLS. Clients of PostgreSQL first ask whether the server has TLS.
+    Sentinels give clients the port that they use themselves. They use this port in plaintext, and clients use it with
+    TLS. Clients of PostgreSQL first ask whether the server supports TLS.
     """
 
     def __init__(self, certificate: Certificate, target: int = 0) -> None:
@@ -27,7 +27,7 @@ class TlsProxy:
         self.encrypted = 0  # connections so far
 
     def present(self, certificate: Certificate) -> None:
-        """Use this certificate for new connections."""
+        """Uses this certificate for new connections."""
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(*certificate)
 
@@ -36,7 +36,7 @@ class TlsProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # ends a waiting accept
+        self._listener.shutdown(socket.SHUT_RDWR)  # unblocks accept
         self._listener.close()
 
     def _accept(self) -> None:
@@ -60,7 +60,7 @@ class TlsProxy:
 
 
 def _copy_both_ways(client: socket.socket, server: socket.socket) -> None:
-    """Until one side closes its connection. One thread, because a TLS socket must not be used by two."""
+    """Forwards data until one side closes. Uses one thread, because two threads must not share a TLS socket."""
     while True:
         select.select([client, server], [], [])
         for source, sink in ((client, server), (server, client)):

@@ -1,4 +1,4 @@
-"""Another user who tries to read everything below a directory, again and again."""
+"""Simulates another user who keeps trying to read everything in a directory."""
 
 import contextlib
 import os
@@ -13,14 +13,14 @@ ROUNDS_MIN = 50
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """A directory that every user can list, as /var/backups often is."""
+    """Creates a directory that every user can list, like /var/backups."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 class Watch:
-    """What the other user and root have seen so far."""
+    """What the other user could read, and which permissions root has seen."""
 
     def __init__(self) -> None:
         self.read: list[str] = []  # paths that the other user could open
@@ -30,7 +30,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(directory: Path) -> Iterator[Watch]:
-    """Two processes during the body: one of the user nobody opens what it can, one of root looks at the modes."""
+    """Runs two processes during the body: one opens what it can as the user nobody, one checks the modes as root."""
     watch = Watch()
     stop = directory.parent / f"{directory.name}.stop"
     children = [_fork(lambda: _open_all(directory), stop, NOBODY), _fork(lambda: _modes(directory), stop, None)]
@@ -62,7 +62,7 @@ def _fork(look: Callable[[], set[str]], stop: Path, user: int | None) -> tuple[i
             while rounds < ROUNDS_MIN or not stop.exists():
                 found |= look()
                 rounds += 1
-                time.sleep(0.001)  # the watched processes need the processor too
+                time.sleep(0.001)  # leaves CPU time for the watched processes
         except BaseException as error:
             found.add(f"0777 watcher failed: {error!r}")
         finally:

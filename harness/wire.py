@@ -1,4 +1,4 @@
-"""Bytes on the wire: many requests on one connection, and the responses taken apart again."""
+"""Sends many requests on one connection, and parses the responses."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Response(NamedTuple):
-    """One response as it came. Header names are lower case; of a repeated one the last is kept."""
+    """One response as received. Header names are in lower case. If a header is repeated, the last one is kept."""
 
     status: int
     headers: dict[str, str]
@@ -18,7 +18,7 @@ class Response(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of an `Error` body, or nothing."""
+        """Returns the code of an `Error` body, or an empty string."""
         if self.headers.get("content-type") != "application/json" or not self.body:
             return ""
         value = msgspec.json.decode(self.body)
@@ -42,25 +42,25 @@ def request(
 
 
 def pipelined(port: int, requests: Iterable[bytes]) -> list[Response]:
-    """Send requests on one connection without waiting, the last of which asks to close, and return the responses."""
+    """Sends requests on one connection without waiting, and returns the responses. The last request asks to close."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"".join(requests))
         return split(receive(connection).data)
 
 
 def asking(port: int, times: int, headers: Mapping[str, str], path: str = "/v1/pets?limit=1") -> list[Response]:
-    """The same GET so many times in a row on one connection."""
+    """Sends the same GET `times` times on one connection."""
     return pipelined(port, [request("GET", path, headers, close=i == times - 1) for i in range(times)])
 
 
 class Received(NamedTuple):
     data: bytes
-    closed: bool  # by the server; otherwise it fell silent
+    closed: bool  # whether the server closed the connection; otherwise it stopped sending
     seconds: float
 
 
 def receive(connection: socket.socket, silence: float = 30.0) -> Received:
-    """Everything until the server closes the connection or says nothing for a while."""
+    """Reads until the server closes the connection or stops sending."""
     began = time.monotonic()
     connection.settimeout(silence)
     data, closed = b"", False
@@ -75,7 +75,7 @@ def receive(connection: socket.socket, silence: float = 30.0) -> Received:
 
 
 def split(data: bytes) -> list[Response]:
-    """The responses in a stream of bytes."""
+    """Parses the responses in a stream of bytes."""
     responses: list[Response] = []
     while data:
         head, _, data = data.partition(b"\r\n\r\n")
@@ -89,14 +89,14 @@ def split(data: bytes) -> list[Response]:
             body, data = data[:length], data[length:]
         elif headers.get("transfer-encoding") == "chunked":
             body, data = _unchunked(data)
-        else:  # it ends with the connection
+        else:  # the body ends when the connection is closed
             body, data = data, b""
         responses.append(Response(status, headers, body))
     return responses
 
 
 def _unchunked(data: bytes) -> tuple[bytes, bytes]:
-    """A chunked body, and what follows it."""
+    """Returns a decoded chunked body, and the bytes after it."""
     body = b""
     while True:
         size, _, data = data.partition(b"\r\n")

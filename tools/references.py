@@ -63,7 +63,8 @@ def _help_pages(command: click.Command, name: str, parent: click.Context | None)
 def _settings() -> str:
     return (
         "# Settings\n\nEach option is also a variable. Lists are repeated on the command line; in a variable, spaces"
-        " separate them.\n\n## petstore serve\n\n`petstore check` takes the same options.\n\n"
+        " separate them.\n\n## petstore serve\n\n`petstore check` takes the same options, except `--demo` and"
+        " `--show-first-key`.\n\n"
         + _options(serve, "PETSTORE")
         + "\n## petstore console\n\nThe options for the data are those above.\n\n"
         + _options(console, "PETSTORE_CONSOLE", without=BACKEND_OPTIONS)
@@ -151,12 +152,12 @@ def _figures() -> str:
         for name, proof in proofs.items()
     )  # fmt: skip
     return (
-        "# Figures\n\nAll measured figures of the project, from the last run of each measurement."
-        " [The benchmark](../../bench/README.md) and [proofs](../../prove/README.md) say what is measured, and how.\n\n"
+        "# Figures\n\nThe results of the last run of each measurement. [The benchmark](../../bench/README.md) and"
+        " [the proofs](../../prove/README.md) explain what is measured and how.\n\n"
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
         f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
-        f"## Processor time of one request on PostgreSQL and Redis\n\n{_scaling_machine(scaling)}\n\n"
+        f"## CPU time of one request on PostgreSQL and Redis\n\n{_scaling_machine(scaling)}\n\n"
         + _table(
             ("request", "node µs", "Redis µs", "PostgreSQL µs", "Redis calls", "commits"),
             ((row, *(str(cost[name]) for name in (
@@ -207,9 +208,9 @@ def _console_pages(run: dict[str, Any]) -> str:
         f"{run['cores']} shared cores, {settings['animals']:,} animals, {settings['keys']:,} keys, a month of usage,"
         f" {settings['entries']:,} audit entries, {run['finished']}. Of {len(run['pages'])} pages, the slowest of each"
         f" section: milliseconds of {settings['requests']} requests, of the first request after a start, and of"
-        " processor time. `deprecated/export` is a file with a line for each key.\n\n"
+        " CPU time. `deprecated/export` is a file with a line for each key.\n\n"
         + _table(
-            ("page", "median", "slowest", "first", "processor"),
+            ("page", "median", "slowest", "first", "CPU"),
             ((f"`{path}`", *(str(run["pages"][path][name]) for name in times)) for path in slowest.values()),
         )
     )
@@ -222,7 +223,7 @@ def _race(run: dict[str, Any]) -> str:
         for row, results in run["rows"].items()
         for name, result in results["contenders"].items()
     )  # fmt: skip
-    return _table(("row", "contender", "processor µs per request", "requests per second", "p99 ms"), rows)
+    return _table(("row", "contender", "CPU µs per request", "requests per second", "p99 ms"), rows)
 
 
 def _number(value: float | None) -> str:

@@ -34,8 +34,8 @@ METHODS = [snake_case(each.name) for each in OPERATIONS]
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
 
 
-def test_the_documents_have_ten_examples() -> None:
-    assert len(EXAMPLES) == 10
+def test_the_documents_have_twelve_examples() -> None:
+    assert len(EXAMPLES) == 12
 
 
 @pytest.fixture
@@ -79,6 +79,10 @@ def test_the_mirror_of_the_readme_resumes_after_an_interruption(fresh: Server, t
     assert mirror(example) == list(range(1, 251))
     fresh.fill(30)
     assert mirror(example) == list(range(1, 281)), "and adds new animals"
+    (tmp_path / "mirror.jsonl").unlink()
+    assert mirror(example) == list(range(1, 281)), "and starts again without the file"
+    (tmp_path / "mirror.jsonl").write_bytes(b"{")
+    assert mirror(example) == list(range(1, 281)), "and if the file was shortened"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -104,6 +108,22 @@ def test_every_option_is_in_the_reference_with_its_default(client: type) -> None
     assert inspect.getdoc(Petstore) is not None
     for parameter in parameters:
         assert parameter.name in str(inspect.getdoc(Petstore)), "and is in the docstring"
+
+
+def test_the_options_in_the_readme_have_their_defaults() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", README, re.MULTILINE))
+    parameters = inspect.signature(Petstore).parameters
+    assert rows.keys() == parameters.keys() - {"http_client", "transport", "clock", "sleep", "random"}  # for tests
+    for name, shown in rows.items():
+        default = parameters[name].default
+        assert shown == ("none" if default is None else f"`{default}`") or shown == f"`PETSTORE_{name.upper()}`"
+    pages = inspect.signature(Petstore.list_pets).parameters["page_size"].default
+    assert f"A page has {pages} animals, the maximum, unless you set `page_size`." in " ".join(README.split())
+
+
+def test_the_readme_needs_no_other_file() -> None:
+    """It is the page of the package on a registry, where a relative link would be dead."""
+    assert re.findall(r"\]\((?!#|https://)[^)]*\)", README) == []
 
 
 @pytest.mark.parametrize("name", [*METHODS, "with_options"])

@@ -1,4 +1,4 @@
-"""The audit log: what operators did."""
+"""The audit log, which records the actions of operators."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ ACTIONS = (
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """One action of one operator. `at` is in Unix seconds."""
+    """An action of an operator. `at` is in Unix seconds."""
 
     at: float
     actor: str

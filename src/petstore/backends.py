@@ -1,4 +1,4 @@
-"""Opens what the settings name: the stores of both environments and the gate, under the locks of the data directory."""
+"""Opens the stores of both environments and the gate, and holds the locks of the data directory."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
-TOTALS_MAX = 250  # of admissions in one transaction, so that creates do not wait long for the write lock
+TOTALS_MAX = 250  # admission totals per transaction, so that creates do not wait long for the write lock
 
 
 class Backends:
-    """The stores of both environments and the gate, opened inside a running event loop."""
+    """The stores of both environments and the gate. Must be opened in a running event loop."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class Backends:
         migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
-        """`alone`: no other process may use the data directory meanwhile. `serving`: the callers are clients.
+        """Opens the backends. Raises OperatorError and Unavailable.
 
-        Without `migrate`, no store is created or migrated. With all data on servers, only a service needs the data
-        directory, for the gate that it uses while Redis is unavailable. Raises OperatorError and Unavailable.
+        If `alone`, no other process can use the data directory in the meantime. `serving` is true for the service,
+        whose callers are clients. Without `migrate`, no store is created or migrated. If all data is on servers, only a
+        service uses the data directory, for the fallback of the gate.
         """
         self._settings = settings
         self._locked = serving or settings.store is None or settings.gate is None
@@ -53,7 +54,7 @@ class Backends:
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             has_gate_file = gate_file(settings.gate, settings.data).exists()
             if not self._locked or not (migrate or has_gate_file):
-                # Nothing may be created in the data directory. An empty gate file elsewhere serves until the end.
+                # Nothing may be created in the data directory, so use an empty gate file in a temporary directory.
                 elsewhere = Path(lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-")))
                 self.gate = open_gate_for(msgspec.structs.replace(settings, data=elsewhere))
             else:
@@ -66,10 +67,10 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Add what the gate has admitted for these keys, or for all keys, to their usage at `at`.
+        """Adds the gate's admissions of these keys, or of all keys, to their usage at the time `at`.
 
-        Any process may collect, at any time: each admission is added once. Raises Unavailable when a gate or a store
-        cannot answer; what was not added then is added by a later call.
+        Any process may collect at any time, because each admission is added only once. Raises Unavailable if the gate
+        or a store is unavailable. Admissions that were not added are added by a later call.
         """
         async for totals in self.gate.admissions(key_ids):
             for environment, store in self.stores.items():
@@ -94,7 +95,7 @@ class Backends:
 
 
 async def check_copied(stores: Mapping[Environment, Store]) -> None:
-    """Raises OperatorError for an unfinished copy, which is incomplete and must not be changed."""
+    """Raises OperatorError if a store is an unfinished copy, which must not be changed."""
     for store in stores.values():
         unfinished = await store.transfer.copying_from()
         if unfinished is not None:
@@ -102,15 +103,15 @@ async def check_copied(stores: Mapping[Environment, Store]) -> None:
 
 
 def _close_soon(gate: Gate) -> None:
-    """The stores could not be opened: nothing of the gate may stay open either."""
+    """Closes the gate in the background if the stores could not be opened."""
     closing = asyncio.get_running_loop().create_task(gate.close())
     closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 def check_recognised(settings: Settings) -> None:
-    """Raises OperatorError for files that this version cannot use, before anything in the directory changes."""
+    """Raises OperatorError if this version cannot use the files. Must be called before anything is changed."""
     check_ours(settings.data)
-    check_safe(settings.data)  # a pipe in place of a file would block us
+    check_safe(settings.data)  # opening a pipe instead of a file would block
     if settings.store is None:
         from petstore.store.sqlite import migrations
 
@@ -119,16 +120,16 @@ def check_recognised(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Make the data directory or finish an interrupted restore; delete old metrics. Raises OperatorError."""
+    """Creates the data directory or finishes an interrupted restore, and deletes old metrics. Raises OperatorError."""
     check_recognised(settings)
     with shared_lock(settings.data):
         pass
-    with contextlib.suppress(OSError):  # a worker that cannot write its metrics says so
+    with contextlib.suppress(OSError):  # a worker logs it if it cannot write its metrics
         multiprocess.start_anew(settings.data / METRICS)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Set a gate file that cannot be used aside; `thoroughly`: read all of it. Raises OperatorError."""
+    """Renames a gate file that is not usable. If `thoroughly`, reads the whole file. Raises OperatorError."""
     check_safe(settings.data)
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
@@ -141,14 +142,14 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
             return
         except InUse:
             if is_clean(path, in_use=True):
-                return  # the process that uses the file has checked it
+                return  # the process that uses the file has already checked it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
 
 def mark_gate_clean(settings: Settings) -> None:
-    """To be called by every process that has used the gate's file: the last one notes that all of it is on disk."""
+    """Marks the gate file as synced if no other process uses it. Must be called by every process that has used it."""
     with contextlib.suppress(InUse), exclusive_lock(settings.data):
         mark_clean(gate_file(settings.gate, settings.data))
 
@@ -169,7 +170,7 @@ def open_stores_for(
     migrate: bool = True,
     bounds: Bounds | None = None,
 ) -> dict[Environment, Store]:
-    """Stores that announce to the gate what each commit changes. Raises OperatorError."""
+    """Opens stores that announce the changes of each commit to the gate. Raises OperatorError."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
         if gate is not None:
@@ -181,7 +182,7 @@ def open_stores_for(
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
-    """The machine's clock or, for tests, the machine's clock moved by the seconds in a file."""
+    """Returns the machine's clock or, for tests, a clock that is shifted by the number of seconds in a file."""
     file = settings.clock_file
     if file is None:
         return time.time

@@ -1,4 +1,4 @@
-"""The composition root: settings become backends, an application and a server, in one worker process or several."""
+"""The composition root: creates the backends, the application and the server, and runs them in worker processes."""
 
 import asyncio
 import contextlib
@@ -40,18 +40,18 @@ from petstore.web.client_address import is_in, networks
 from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between two writes of usage to the store
-ERRORS_EVERY = 2  # seconds between two writes of the last errors of keys, which operators see within five seconds
-EXPIRING_SECONDS = 14 * 86_400.0  # before its end, a key is counted as expiring
-COLLECT_ALL_EVERY = 300  # seconds between two looks for admissions that another node has left, which take 20 µs per key
+ERRORS_EVERY = 2  # seconds between two writes of recent errors, so that operators see them within five seconds
+EXPIRING_SECONDS = 14 * 86_400.0  # how long before its expiry a key is counted as expiring
+COLLECT_ALL_EVERY = 300  # seconds between two collections of all keys' admissions, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
 
 
 class Service:
-    """One worker: the app over its backends, and the housekeeping once a second."""
+    """One worker: the app, its backends, and the periodic tasks."""
 
     def __init__(self, settings: Settings, *, supervised: bool, certificate_expires: float | None = None) -> None:
-        """`supervised`: the parent is our main process, and the worker ends when that is gone."""
+        """If `supervised`, the parent is our main process, and the worker exits if the parent dies."""
         self._settings = settings
         self._supervised = supervised
         self._certificate_expires = certificate_expires
@@ -63,19 +63,19 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # what a killed worker has left, too
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # includes usage left by a killed worker
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
-        # Everything that is loaded by now stays loaded, so the garbage collector need not scan it again.
+        # Everything that is loaded by now stays loaded, so the garbage collector does not need to scan it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        # The writer's thread waits 20 µs for the interpreter's lock instead of 5 ms: creates gain 1.07×.
+        # The writer's thread waits 20 µs instead of 5 ms for the interpreter lock. This makes creates 1.07× as fast.
         sys.setswitchinterval(0.00002)
         return self.app
 
     async def stop(self) -> None:
-        """Finish what was accepted: write all that is queued, and the usage."""
+        """Stops the worker. Finishes all queued writes and writes the usage."""
         self._housekeeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
@@ -92,14 +92,14 @@ class Service:
         return await self._monitoring.scrape(accept)
 
     async def _run_housekeeping(self) -> None:
-        """Once a second. A bug in one chore is logged and never ends the others."""
+        """Runs the periodic tasks once a second. A bug in one task is logged and does not stop the others."""
         parent = os.getppid()
         tick = 0
         while True:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if self._supervised and os.getppid() != parent:  # an orphan would hold the port for ever
+            if self._supervised and os.getppid() != parent:  # an orphan would keep the port forever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             now = time.perf_counter()
@@ -115,13 +115,13 @@ class Service:
                 self._flushing_errors = asyncio.create_task(self._flush_errors())
 
     async def _flush_usage(self, *, of_all: bool) -> None:
-        """Write all measures under the same time, so that errors are mostly in the same bar as their admissions."""
+        """Writes all measures with the same time, so that errors are usually in the same bar as their admissions."""
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
-        with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps it for the next time
+        with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps the totals for the next call
             await self._backends.collect_admissions(now, seen)
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep it for the next time
+            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep the usage for the next call
                 await counters.flush(now)
         if of_all:
             await self._count_expiring_keys(now)
@@ -133,17 +133,17 @@ class Service:
 
     async def _flush_errors(self) -> None:
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep them for the next time
+            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep the errors for the next call
                 await counters.flush_errors()
 
 
 def measure_node(settings: Settings) -> None:
-    """Set the gauges that have one value for all workers of this node."""
+    """Sets the gauges that have the same value for all workers of this node."""
     embedded_store, embedded_gate = settings.store is None, settings.gate is None
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # otherwise the file is of the time before a move to PostgreSQL
+    if embedded_store:  # with PostgreSQL, the file may be left over from an earlier embedded store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -159,13 +159,13 @@ def measure_node(settings: Settings) -> None:
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # also between the end of one worker and the start of the next
-        # Once, before the fork: the file on disk may be another one, or none, when a worker is replaced.
+    """Runs the service until a signal stops it. Raises OperatorError."""
+    with shared_lock(settings.data):  # held even while no worker runs
+        # Load the certificate before the fork, because its file may have changed when a worker is replaced.
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        predecessor = Handover.from_environment()  # after all that can fail: see keep_previous_workers
+        predecessor = Handover.from_environment()  # must come after everything that can fail (keep_previous_workers)
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
@@ -173,9 +173,10 @@ def serve(settings: Settings) -> None:
 
 
 def keep_previous_workers(error: Exception) -> None:
-    """For a reload that fails after its `exec`, because a file has changed since the trial. Raises other errors again.
+    """Handles the failure of a reload after its `exec`, for example if a file has changed since the trial start.
 
-    The new workers fail with the error. So the supervisor gives the reload up, and the previous workers stay.
+    Starts new workers that fail with the error, so that the supervisor abandons the reload and keeps the previous
+    workers. Raises the error if this is not a reload.
     """
     predecessor = Handover.from_environment()
     if predecessor is None:
@@ -190,7 +191,7 @@ def keep_previous_workers(error: Exception) -> None:
 
 
 def new_backends(settings: Settings) -> list[str]:
-    """In the trial of a reload: `store` and `gate`, if the service that runs has another one."""
+    """Returns `store` or `gate` or both if they differ from those of the running service. Only for a trial start."""
     running = running_digests()
     return [name for name, digest in _digests_of(settings).items() if running.get(name, digest) != digest]
 
@@ -201,7 +202,7 @@ def _digests_of(settings: Settings) -> dict[str, str]:
 
 
 def _expiry_of(settings: Settings, tls: ssl.SSLContext | None) -> float | None:
-    """When the certificate that is served expires. None without one, or when its file was replaced just now."""
+    """Returns when the certificate in use expires, or None without TLS or if its file has just been replaced."""
     if tls is not None and settings.tls_cert is not None:
         with contextlib.suppress(OperatorError):
             return served_expiry(tls, settings.tls_cert, expired_too=True)
@@ -216,7 +217,7 @@ def _work(
     others: Sockets,
     ready: Callable[[], None],
 ) -> None:
-    """One worker process, from start to end."""
+    """Runs one worker process."""
     import uvloop
 
     async def run() -> None:
@@ -229,7 +230,7 @@ def _work(
 
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
-    """A server with the bounds of the settings and of this process's descriptors."""
+    """Returns a server with the limits from the settings and from the number of file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
     if soft < wanted:
@@ -247,9 +248,9 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
 
 
 def check_console_packages() -> None:
-    """Raises OperatorError when a package that the console needs is not installed."""
+    """Raises OperatorError if a package that the console requires is not installed."""
     try:
-        import python_multipart  # noqa: F401  # Starlette wants it when the first form comes, which is too late
+        import python_multipart  # noqa: F401  # Starlette imports it only for the first form, which is too late
 
         import petstore.console.app  # noqa: F401  # imports the others
     except ImportError as error:
@@ -257,7 +258,7 @@ def check_console_packages() -> None:
 
 
 def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Run the console until a signal stops it; `greet` gets the address to sign in at. Raises OperatorError."""
+    """Runs the console until a signal stops it. Calls `greet` with the sign-in URL. Raises OperatorError."""
     import uvloop
 
     from petstore.console.app import open_console
@@ -284,25 +285,25 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
 
 
 class AsgiService:
-    """The same service for any ASGI server that supports the lifespan protocol."""
+    """The service as an ASGI application, for any server that supports the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises OperatorError."""
         expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
-        # Not supervised: the parent, a shell say, may end before the server.
+        # Not supervised, because the parent may be a shell that ends before the server.
         self._service = Service(settings, supervised=False, certificate_expires=expires)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
         if scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close"})  # refused: the service has no web sockets
+            await send({"type": "websocket.close"})  # WebSockets are not supported
         elif scope["type"] == "http":
             await asgi.respond(self._service.app, scope, receive, send)
         elif scope["type"] == "lifespan":
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # without this message a server serves as if the app had no lifespan
+            except Exception as error:  # without a message, the server would assume that the app has no lifespan
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

@@ -94,7 +94,7 @@ def test_the_doctor_finds_a_shard_that_loses_records(redis_cluster: RedisCluster
 def test_the_doctor_finds_slots_without_an_owner() -> None:
     with running(Redis("--cluster-enabled", "yes", "--databases", "1")) as alone:
         faults = asyncio.run(check_redis(f"redis+cluster://127.0.0.1:{alone.port}")).faults
-    assert faults == ["Redis does not answer: some slots belong to no shard"]
+    assert faults == ["Redis does not answer: some slots have no owner"]
 
 
 def test_the_script_is_loaded_again_on_shards_that_lost_it(redis_cluster: RedisCluster, tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_a_backup_that_cannot_be_verified_removes_nothing(
 
 def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    assert "takes a directory" in embedded.fails_in_one_line("backup", str(tmp_path / "file"), "--keep", "3")
+    assert "requires a directory" in embedded.fails_in_one_line("backup", str(tmp_path / "file"), "--keep", "3")
     assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path))
     for option in ("--verify", "--force"):
         assert "--keep" in embedded.fails_in_one_line("backup", str(tmp_path), "--keep", "3", option)

@@ -171,7 +171,7 @@ def test_a_claim_beyond_the_free_space_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "forged.zip"
     forge(file, manifest_of(2**60), Zeros("live.db", 1), Zeros("staging.db", 1))
     for command in (["restore"], ["backup", "--verify"]):
-        assert "bytes are needed" in refused(*command, str(file), data=tmp_path / "data")
+        assert "bytes are required" in refused(*command, str(file), data=tmp_path / "data")
 
 
 @pytest.mark.parametrize("size", [-1, -(2**63)])
@@ -228,7 +228,7 @@ def test_a_private_key_that_every_user_can_read_is_refused(tmp_path: Path) -> No
     petstore = Commands(Server(tmp_path / "data"))
     for command in ("serve", "console"):
         words = [command, "--tls-cert", str(made.chain), "--tls-key", str(made.key)]
-        assert "every user" in petstore.fails_in_one_line(*words)
+        assert "readable by all users" in petstore.fails_in_one_line(*words)
 
 
 # URLs with passwords

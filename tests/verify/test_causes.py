@@ -20,7 +20,7 @@ def cause_of(headers: list[tuple[str, str]], body: bytes = b"[]", suspected: str
         ([("age", "12")], "a cache answered: `Age: 12`"),
         ([("x-cache", "HIT from edge")], "a cache answered: `x-cache: HIT from edge`"),
         ([("x-cache", "MISS"), ("via", "1.1 varnish")], "a proxy is involved: `Via: 1.1 varnish`"),
-        ([("server", "nginx")], "a proxy, or another server than Petstore's: `Server: nginx`"),
+        ([("server", "nginx")], "a proxy, or a server other than Petstore: `Server: nginx`"),
         ([("content-encoding", "br"), ("server", "nginx")], "a proxy compresses responses: `Content-Encoding: br`"),
         ([("etag", 'W/"1"')], 'a proxy weakened the tag: `ETag: W/"1"`'),
         ([("x-request-id", "1"), ("x-request-id", "2")], "a proxy added a second `x-request-id`"),

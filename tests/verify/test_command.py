@@ -48,7 +48,7 @@ def test_each_promise_is_a_line_and_the_exit_code_is_0(command: Commands, servic
     assert re.fullmatch(
         r"ok +authentication\.missing_key +A request without an API key is 401 with an `Error` body\.", lines[0]
     )
-    assert re.fullmatch(r"skipped +creating\.created +it would write, .+; --write allows it", lines[6])
+    assert re.fullmatch(r"skipped +creating\.created +it would add animals, .+; allow it with --write", lines[6])
     assert re.fullmatch(r"\d+ ok, 0 broken, \d+ skipped \(\d+ requests, \d+ s\)", lines[-1])
     assert re.fullmatch(r"Sends up to \d+ requests\. Adds nothing\.\n", done.stderr)
 
@@ -82,7 +82,7 @@ def test_json_has_check_promise_result_and_detail(
     assert {each["result"] for each in results} == {"ok", "broken", "skipped"}
     assert {bool(each["detail"]) for each in results if each["result"] == "ok"} == {False}
     (found,) = [each["detail"] for each in results if each["check"] == "creating.added_once"]
-    assert "likely cause: a proxy repeats POST requests" in found
+    assert "likely cause: a proxy retries POST requests" in found
 
 
 def test_it_says_how_to_remove_the_animals_that_it_added(command: Commands, service: Server) -> None:
@@ -142,17 +142,17 @@ def test_a_key_whose_limit_does_not_suffice_is_refused_before_anything_is_added(
     key = service.key(environment="staging", limits=Limits(60, 1_000))
     before = command.json("pets", "list", "--env", "staging", "--limit", "1000")
     message = command.fails_in_one_line("verify", service.url("", "staging"), "--key", key.secret)
-    needed = r"the checks send up to \d+ requests, and the key has 59 left until \d\d:\d\d:\d\d UTC; "
+    needed = r"the checks send up to \d+ requests, but the key has only 59 left until \d\d:\d\d:\d\d UTC; "
     assert re.fullmatch(needed + "use a key with a higher limit", message)
     assert command.json("pets", "list", "--env", "staging", "--limit", "1000") == before
     spent = service.key(limits=Limits(1, 1_000))
     command.fails_in_one_line("verify", service.url(""), "--key", spent.secret)
-    assert "no requests left" in command.fails_in_one_line("verify", service.url(""), "--key", spent.secret)
+    assert "has reached its limit" in command.fails_in_one_line("verify", service.url(""), "--key", spent.secret)
 
 
 def test_too_many_addresses_are_refused(service: Server, live: Key) -> None:
     session = Session([parse_address(service.url(""))] * 12, live.secret)
-    with contextlib.closing(session), pytest.raises(OperatorError, match="12 addresses need more than 400 requests"):
+    with contextlib.closing(session), pytest.raises(OperatorError, match="12 addresses require more than 400 requests"):
         prepare(session, "contract", write=True)
 
 

@@ -51,7 +51,7 @@ def test_without_a_fault_the_proxy_breaks_nothing(service: Server) -> None:
         (CachesListsInSilence, "caching.not_cached", "a cache answered"),
         (DecodesSlashes, "paths.encoded_slash", "a proxy decodes `%2F`"),
         (MergesSlashes, "paths.slashes", "a proxy merges or removes slashes"),
-        (RepeatsPosts, "creating.added_once", "a proxy repeats POST requests"),
+        (RepeatsPosts, "creating.added_once", "a proxy retries POST requests"),
         (DropsIdempotencyKey, "idempotency.replay", "a proxy dropped `Idempotency-Key`"),
         (WeakensTags, "caching.strong_tag", "a proxy weakened the tag: `ETag: W/"),
         (Compresses, "caching.not_compressed", "a proxy compresses responses: `Content-Encoding: gzip`"),
@@ -91,4 +91,4 @@ def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
     with started(server):
         # The kernel may give all connections to one worker, but not each time.
         runs = [broken(verified([server.url("")], server.key())).get("creating.visible_at_once", "") for _ in range(3)]
-    assert any("likely cause: a worker does not notice changes" in detail for detail in runs)
+    assert any("likely cause: a worker serves stale pages" in detail for detail in runs)

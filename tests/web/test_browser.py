@@ -1,6 +1,7 @@
 """The landing page and the reference page in a real Chromium, with no way to the outside."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -91,8 +92,10 @@ def open_reference(page: Page, server: Server, key: Key | None = None) -> None:
 
 
 def show(page: Page, operation: str) -> None:
-    """Open an operation."""
-    page.click(f"#{operation} .summary button[aria-expanded=false]")
+    """Open an operation, unless it is open."""
+    button = page.locator(f"#{operation} .summary button")
+    if button.get_attribute("aria-expanded") == "false":
+        button.click()
 
 
 def execute(page: Page, operation: str) -> str:
@@ -120,7 +123,7 @@ def test_execute_on_the_untouched_example_adds_the_animal_to_staging(
     reference.fill("#key", staging_key.secret)
     show(reference, "createPet")
     answer = execute(reference, "createPet")
-    assert answer.startswith("Answer 201")
+    assert answer.startswith("Response 201")
     assert '"name": "Rex"' in answer
     pets = server.act(lambda backends: backends.stores["staging"].pets.page(after=0, limit=1000, status=None)).pets
     assert pets[-1].name == "Rex"
@@ -133,16 +136,97 @@ def test_every_operation_can_be_tried_from_the_reference_page(server: Server, pa
     page.fill("#key", server.key().secret)
     for operation in NAMES:
         show(page, operation)
-        assert execute(page, operation).startswith("Answer 20"), operation
-    page.fill("#listPets [aria-label=limit]", "101")
-    page.click("#listPets button.execute")
-    page.wait_for_selector("#listPets [aria-label=limit][aria-invalid=true]")
+        assert execute(page, operation).startswith("Response 20"), operation
+
+
+WRONG = (
+    ("listPets", "limit", "101", "limit must be a whole number from 1 to 100."),
+    ("listPets", "limit", "abc", "limit must be a whole number from 1 to 100."),
+    ("listPets", "cursor", "AAAA", "cursor is not valid: start again without it."),
+    ("getPet", "petId", "abc", "There is no such animal."),
+    ("createPet", "Idempotency-Key", "order 17", "Idempotency-Key must be given once"),
+    ("createPet", "Request body", "", "The body is missing"),
+)
+
+
+def test_wrong_values_are_sent_and_the_error_replaces_the_last_response(
+    server: Server, page: Page, staging_key: Key
+) -> None:
+    server.fill(1, "staging")
+    open_reference(page, server, staging_key)
+    for operation in NAMES:
+        show(page, operation)
+    for operation, label, value, message in WRONG:
+        field = page.locator(f"#{operation} [aria-label='{label}']")
+        right = field.input_value()
+        assert execute(page, operation).startswith("Response 20"), label
+        field.fill(value)
+        page.click(f"#{operation} button.execute")
+        page.wait_for_selector(f"#{operation} .answer .status.bad")
+        answer = page.inner_text(f"#{operation} .answer")
+        assert message in answer, label
+        assert re.match(r"Response 4\d\d in \d+ ms\n", answer), label
+        field.fill(right)
+        page.click(f"#{operation} button.execute")
+        page.wait_for_selector(f"#{operation} .answer .status.good")
+
+
+def test_the_button_names_the_environment(reference: Page) -> None:
+    show(reference, "getPet")
+    operation = reference.locator("#getPet")
+    assert operation.get_by_role("button", name="Execute on staging", exact=True).count() == 1
+    reference.click("text=Live")
+    assert operation.get_by_role("button", name="Execute on live", exact=True).count() == 1
+
+
+def test_an_incomplete_key_is_noticed_before_a_request(reference: Page, staging_key: Key) -> None:
+    for secret in ("garbage", staging_key.secret[:-1], staging_key.secret + "x"):
+        reference.fill("#key", secret)
+        assert reference.inner_text("#key-hint") == "", "not while it is typed"
+        reference.press("#key", "Tab")
+        assert reference.inner_text("#key-hint").startswith("This is not a complete key. A key is pets_test_ foll")
+    for secret in (staging_key.secret, ""):
+        reference.fill("#key", secret)
+        reference.press("#key", "Tab")
+        assert reference.inner_text("#key-hint") == ""
+
+
+def test_a_link_to_the_guide_stays_in_the_tab_and_the_bar_does_not_cover_its_target(reference: Page) -> None:
+    show(reference, "listPets")
+    tabs = len(reference.context.pages)
+    for text, heading in (("Strict handling", "strict-handling"), ("Caching", "caching")):
+        reference.click(f"#listPets a >> text={text}")
+        assert reference.evaluate("location.hash") == f"#{heading}"
+        top = reference.locator(f"#{heading}").bounding_box()
+        bar = reference.locator(".bar").bounding_box()
+        assert top is not None and bar is not None and bar["height"] <= top["y"] < bar["height"] + 100
+    assert len(reference.context.pages) == tabs
+
+
+def test_the_page_explains_the_headers_of_a_response(reference: Page) -> None:
+    show(reference, "listPets")
+    described = {
+        name: header["description"].replace("`", "")
+        for name, header in DOCUMENTED["listPets"]["responses"]["429"]["headers"].items()
+    }
+    response = reference.locator("#listPets .response:has(.status:text-is('429'))")
+    response.locator("summary").click()
+    assert response.locator("dt").all_inner_texts() == list(described)
+    assert response.locator("dd").all_inner_texts() == list(described.values())
+
+
+def test_a_sample_of_a_create_can_be_retried(reference: Page) -> None:
+    show(reference, "createPet")
+    (key,) = DOCUMENTED["createPet"]["parameters"][0]["schema"]["examples"]
+    for language in RUN:
+        reference.click(f"#createPet .languages >> text={language}")
+        assert key in reference.inner_text("#createPet .samples pre")
 
 
 def test_without_a_key_the_answer_is_401(reference: Page) -> None:
     show(reference, "listPets")
     answer = execute(reference, "listPets")
-    assert answer.startswith("Answer 401")
+    assert answer.startswith("Response 401")
     assert "unauthorized" in answer
     assert "undefined" not in answer
 
@@ -179,8 +263,8 @@ def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
     page.fill("#key", live.secret)
     assert page.is_checked("[value=live]")
     assert page.input_value("#key") == live.secret
-    assert page.inner_text("#key-hint") == "This is a key of live: requests now go to live."
-    assert execute(page, "listPets").startswith("Answer 200")
+    assert page.inner_text("#key-hint") == "This is a live key. Requests now go to live."
+    assert execute(page, "listPets").startswith("Response 200")
     page.click("text=Staging")
     assert page.input_value("#key") == staging_key.secret
     assert page.inner_text("#key-hint") == ""
@@ -210,7 +294,7 @@ def test_strict_handling_can_be_asked_for(
     page.click("#createPet .languages >> text=Python")
     assert "strict=True" in page.inner_text("#createPet .samples pre")
     answer = execute(page, "createPet")
-    assert answer.startswith("Answer 400") and "is not a member of a new animal" in answer
+    assert answer.startswith("Response 400") and "is not a member of a new animal" in answer
     page.click("#createPet .answer summary")
     assert "preference-applied: handling=strict" in page.inner_text("#createPet .answer")
     prefer.fill("")
@@ -225,7 +309,7 @@ def test_an_error_can_be_asked_for_on_staging(server: Server, page: Page, stagin
     show(page, "createPet")
     page.fill("#createPet [aria-label=Prefer]", "error=unavailable, delay=1")
     assert "-H 'Prefer: error=unavailable, delay=1'" in page.inner_text("#createPet .samples pre")
-    assert execute(page, "createPet").startswith("Answer 503")
+    assert execute(page, "createPet").startswith("Response 503")
     page.click("#createPet .answer summary")
     assert "preference-applied: error=unavailable, delay=1" in page.inner_text("#createPet .answer")
 
@@ -252,7 +336,7 @@ def test_requests_stay_at_the_origin_whatever_the_public_addresses_are(
     with_servers(page, server, live, staging)
     page.fill("#key", staging_key.secret)
     show(page, "createPet")
-    assert execute(page, "createPet").startswith("Answer 201")
+    assert execute(page, "createPet").startswith("Response 201")
     page.click("text=Live")
     assert server.url("/pets") in page.inner_text("#createPet .samples pre")
 
@@ -262,10 +346,10 @@ def test_at_the_host_name_of_staging_live_cannot_be_chosen(server: Server, page:
     with_servers(page, server, "https://api.petstore.test/v1", server.url("", "staging"))
     assert not page.is_visible("text=Live")
     page.fill("#key", "pets_live_mine")
-    assert page.inner_text("#key-hint") == "This is a key of live, which is not at this address."
+    assert page.inner_text("#key-hint") == "This is a live key, but live is not available at this address."
     page.fill("#key", staging_key.secret)
     show(page, "createPet")
-    assert execute(page, "createPet").startswith("Answer 201")
+    assert execute(page, "createPet").startswith("Response 201")
 
 
 @pytest.mark.thorough

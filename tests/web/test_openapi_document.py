@@ -14,6 +14,7 @@ from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NAME_MAX, NAME_PATTERN, STATUSES, Name, NewPet, Pet, PetStatus
 from petstore.plans import PLANS
+from petstore.rate_limits import DAY, MINUTE, SECOND
 from petstore.store.database import IDEMPOTENCY_LIFETIME
 from petstore.web.documents import Json, filled, openapi_document
 from petstore.web.replies import REJECTIONS, Error
@@ -88,12 +89,23 @@ def test_every_code_has_an_example_or_belongs_to_no_operation() -> None:
     assert shown | {"not_found", "method_not_allowed"} == set(STATUS_OF_CODE)
 
 
-def test_there_is_one_error_response_for_each_status() -> None:
-    found: dict[str, set[str]] = {}
-    for operation in DOCUMENTED.values():
-        for status, response in operation["responses"].items():
-            found.setdefault(status, set()).add(json.dumps([response["description"], response.get("content")]))
-    assert [status for status, forms in found.items() if status >= "400" and len(forms) > 1] == []
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_an_operation_shows_only_errors_that_it_can_return(operation: Operation) -> None:
+    described = DOCUMENTED[operation.name]
+    shown = {
+        name: example
+        for status, response in described["responses"].items()
+        if status >= "400"
+        for name, example in response["content"]["application/json"]["examples"].items()
+    }
+    assert {name for name in shown if "scope" in name} == {f"insufficient_scope_{operation.scope}"}
+    if "requestBody" not in described:
+        of_bodies = "[Bb]ody|name|Idempotency-Key"
+        assert [name for name, example in shown.items() if re.search(of_bodies, json.dumps(example))] == []
+    own = {each["name"] for each in described["parameters"] if each["in"] == "query"}
+    named = re.findall(r"The query is ([^,]+)", json.dumps(shown))
+    for query in (query for query in named if "=" in query and not query.startswith("page=")):
+        assert own & {pair.split("=")[0] for pair in query.split("&")}, query
 
 
 def test_responses_are_open_for_growth() -> None:
@@ -181,7 +193,12 @@ def test_the_limits_in_the_document_are_those_of_the_service() -> None:
     (limit,) = (each["schema"] for each in DOCUMENTED["listPets"]["parameters"] if each["name"] == "limit")
     assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, MAX_LIMIT, DEFAULT_LIMIT)
     assert SCHEMAS["Pets"]["maxItems"] == MAX_LIMIT
-    assert f"A page has at most {MAX_LIMIT} animals." in GUIDE
+    words = " ".join(GUIDE.split())
+    assert f"A page has {DEFAULT_LIMIT} animals unless you set `limit`, which can be at most {MAX_LIMIT}." in words
+    (described,) = (each for each in DOCUMENTED["listPets"]["parameters"] if each["name"] == "limit")
+    assert described["description"].endswith(f"from 1 to {MAX_LIMIT}. Defaults to {DEFAULT_LIMIT}.")
+    lengths = re.findall(r"a minute of (\d+) seconds, and a day of ([\d,]+) seconds", words)
+    assert lengths == [(str(MINUTE // SECOND), f"{DAY // SECOND:,}")]
     assert set(re.findall(r"limit=(\d{3,})`", TEXT)) == {str(MAX_LIMIT)}
     assert re.findall(r"larger than (\d+) KiB", TEXT) == [str(BODY_MAX // 1024)] * TEXT.count("KiB")
     assert f"within {BODY_TIMEOUT:.0f} seconds" in TEXT
@@ -221,6 +238,23 @@ def test_the_plans_in_the_document_are_those_of_the_service() -> None:
         (plan, f"{limits.per_minute:,}", f"{limits.per_day:,}") if limits else (plan, "set per key", "set per key")
         for plan, limits in PLANS.items()
     ]
+
+
+# Links within the document
+
+
+def test_every_link_leads_to_a_heading_of_the_guide() -> None:
+    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", GUIDE, re.MULTILINE)}
+    linked = re.findall(r"\]\(#([^)]+)\)", TEXT)
+    assert linked
+    assert set(linked) <= headings
+
+
+def test_only_text_that_the_page_shows_as_markdown_has_links() -> None:
+    """The page shows descriptions of responses, headers and members without links."""
+    parts = [json.dumps(SCHEMAS), json.dumps(DOCUMENT["components"]["headers"])]
+    parts += [json.dumps(operation["responses"]) for operation in DOCUMENTED.values()]
+    assert [part for part in parts if "](" in part] == []
 
 
 # What is filled in

@@ -66,7 +66,7 @@ def test_an_operation_without_a_handler_and_a_handler_without_an_operation_fail_
     assert spoiled != source
     done = subprocess.run([sys.executable, "-c", spoiled], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert re.search("one handler for each operation: (getPet|movePet)", done.stderr)
+    assert re.search("each operation must have one handler: (getPet|movePet)", done.stderr)
 
 
 @each_operation

@@ -87,7 +87,7 @@ class AsyncPetstore(BaseClient):
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return (await call).parse()
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
         """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
         return self._get_pet(pet_id)

@@ -42,7 +42,7 @@ class Petstore(BaseClient):
             ignored.
         transport: An `httpx` transport. Cannot be combined with `http_client`.
         on_attempt: Called with an `Attempt` after each request.
-        on_wait: Called with a `Wait` before each wait.
+        on_wait: Called with a `Wait` before each wait. A wait longer than 5 s is also logged as a warning.
         clock, sleep, random: Replacements for `time.monotonic`, `time.sleep` and `random.random`, for tests.
 
     Raises:
@@ -105,7 +105,7 @@ class Petstore(BaseClient):
         Args:
             status: Return only animals with this status.
             max_items: The maximum number of animals to return. None returns all animals.
-            page_size: The maximum number of animals per request, from 1 to 100.
+            page_size: The maximum number of animals per request, from 1 to 100. Defaults to 100.
             cursor: The `next_cursor` of a page, to start after that page. Defaults to the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
                 does not send it again. The iterator then returns the given page with `not_modified` set, or, for an
@@ -120,14 +120,15 @@ class Petstore(BaseClient):
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> Pet:
-        """Adds an animal exactly once, even if the request is retried.
+        """Adds an animal exactly once, even if this call has to retry the request.
 
         Args:
             name: 1 to 255 characters, not only white space, without control characters.
             category_id: The category that the animal belongs to.
             status: Defaults to available.
-            idempotency_key: Within 24 hours, calls with the same key add only one animal. Defaults to a new random key
-                for each call. Pass a key if you need to repeat a call after restarting your program.
+            idempotency_key: Within 24 hours, calls with the same key add only one animal. After that, the key adds
+                another animal. Defaults to a new random key for each call. Pass a key if you need to repeat a call
+                after restarting your program.
 
         Raises:
             PetstoreError: `InvalidRequest` if the service rejects the values, or any other subclass.
@@ -136,7 +137,7 @@ class Petstore(BaseClient):
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call).parse()
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
         """Returns one animal. Deprecated. Will be removed on 5 December 2030. Use `list_pets` with a status instead.
 
@@ -187,7 +188,7 @@ class PetstoreWithRawResponse:
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call)
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
         """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
         return _run(self._operations.fetch_pet(pet_id))

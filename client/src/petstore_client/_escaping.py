@@ -10,5 +10,5 @@ _ESCAPES = {code: f"\\u{code:04x}" for code in _INTERPRETED}
 
 
 def escape(text: str) -> str:
-    """Returns the text with these characters written as `\\u009b`. JSON text keeps its meaning."""
+    """Escapes these characters, for example as `\\u009b`. Does not change the meaning of JSON text."""
     return text.translate(_ESCAPES)

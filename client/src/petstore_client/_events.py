@@ -24,7 +24,7 @@ LOGGED_WAIT = 5.0  # longer waits are logged, in seconds
 
 
 class Attempt(Model, frozen=True):
-    """One request that was sent, and its outcome."""
+    """A request that was sent, and its outcome."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class Attempt(Model, frozen=True):
 
 
 class Wait(Model, frozen=True):
-    """A wait that begins now."""
+    """A wait that is about to begin."""
 
     method: str
     path: str

@@ -94,7 +94,7 @@ class Operations:
             raise ValueError("the name is not valid Unicode") from error
         return RawResponse(await self._call("POST", "/pets", headers, body), read_pet)
 
-    @deprecated("get_pet ends on 5 December 2030; use list_pets with a status instead")
+    @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
         """Raises PetstoreError."""
         # With `async def`, `deprecated` would import asyncio, which takes longer than the rest of the package.

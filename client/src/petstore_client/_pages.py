@@ -1,4 +1,4 @@
-"""Iteration over a list, page by page and animal by animal. No I/O."""
+"""Iterates over a list, page by page or animal by animal. No I/O."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial

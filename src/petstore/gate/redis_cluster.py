@@ -74,7 +74,7 @@ class ClusterLink:
         """Returns the servers that store records, with a name for messages. Raises Unavailable."""
         await self._ensure_slots()
         if None in self._owners:
-            raise Unavailable("some slots belong to no shard")
+            raise Unavailable("some slots have no owner")
         return {f"Redis at {host}:{port}": self._link((host, port)) for host, port in set(filter(None, self._owners))}
 
     async def close(self) -> None:

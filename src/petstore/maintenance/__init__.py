@@ -1,1 +1,1 @@
-"""Work on a whole installation: backup and restore, the health check, the copy to other backends."""
+"""Maintenance of an installation: backup and restore, the health check, and copying to other backends."""

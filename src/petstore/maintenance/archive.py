@@ -1,6 +1,6 @@
 """The format of a backup: a zip file whose last bytes are the SHA-256 of all bytes before them.
 
-Any zip program can open it. `manifest.json` lists the members, and the time and the version that wrote them.
+Any zip program can open it. `manifest.json` contains the members, the time, and the version of Petstore.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
 READ_MAX = 4 * CHUNK  # bytes in one read of a backup
-CHECKSUM = 64  # characters of a SHA-256 in hexadecimal; the zip file's comment, which is its end
+CHECKSUM = 64  # characters of a SHA-256 in hexadecimal; stored in the comment at the end of the zip file
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
@@ -33,14 +33,14 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # a newer schema than ours cannot be restored
+    schema: int  # must not be newer than ours
     rows: dict[str, int]
 
 
 class Manifest(msgspec.Struct, frozen=True):
     format: int
-    petstore: str  # the version that wrote it
-    began: str  # the backup has every animal that was acknowledged before this time
+    petstore: str  # the version of Petstore
+    began: str  # the backup contains every animal that was acknowledged before this time
     members: list[Member]
 
     @property
@@ -49,13 +49,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Damaged(OperatorError):
-    """The file is not a complete, unchanged backup."""
+    """The file is not a complete and unchanged backup."""
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Write the members, files in the directory `source`, to `target`, which appears only when it is complete on disk.
+    """Writes the members, which are files in the directory `source`, to the backup `target`. Raises OperatorError.
 
-    The zip file is written in `source`, which only its owner can read, and then renamed. Raises OperatorError.
+    The zip file is written in `source`, which only its owner can read. It is renamed when it is complete on disk.
     """
     part = source / "backup.part"
     with os_errors_of(target):
@@ -81,32 +81,32 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """A new file that only its owner can read, from its first byte on. Raises OSError, also for a symbolic link."""
+    """Creates a file that only its owner can read. Raises OSError if it exists or is a symbolic link."""
     return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
 
 
 def read(path: Path) -> Manifest:
-    """The manifest of a file, after the file's checksum was compared. Raises OperatorError."""
+    """Verifies the checksum of a backup and returns its manifest. Raises OperatorError."""
     with _opened(path) as archive:
         try:
             with archive.open(MANIFEST) as entry:
                 text = entry.read(MANIFEST_MAX + 1)
             if len(text) > MANIFEST_MAX:
-                raise Damaged(f"{path}: its manifest is larger than {MANIFEST_MAX:,} bytes")
+                raise Damaged(f"{path}: the manifest is larger than {MANIFEST_MAX:,} bytes")
             manifest = msgspec.json.decode(text, type=Manifest)
         except (KeyError, msgspec.DecodeError) as error:
             raise Damaged(f"{path}: is not a backup of Petstore") from error
         if manifest.format > FORMAT:
             raise OperatorError(f"{path}: was written by a newer Petstore ({manifest.petstore}); upgrade Petstore")
         if sorted([MANIFEST, *(member.name for member in manifest.members)]) != sorted(archive.namelist()):
-            raise Damaged(f"{path}: does not contain the members of its manifest")
+            raise Damaged(f"{path}: the members do not match the manifest")
         return manifest
 
 
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
-    """Write the members to a directory and compare each with the manifest. Raises OperatorError.
+    """Extracts the members to a directory and compares each with the manifest. Raises OperatorError.
 
-    No member takes more space than the manifest says: a forged file could otherwise fill the disk.
+    Extracts at most the number of bytes in the manifest, so that a forged file cannot fill the disk.
     """
     with _opened(path) as archive:
         for member in manifest.members:
@@ -117,7 +117,7 @@ def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> 
 
 
 def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
-    """The SHA-256 and the size of the copy, which ends after `size_max` bytes. Raises OperatorError."""
+    """Copies at most `size_max` bytes. Returns the SHA-256 and the size of the copy. Raises OperatorError."""
     digest, size = hashlib.sha256(), 0
     with os_errors_of(target), create_private(target) as file:
         while chunk := source.read(min(CHUNK, size_max + 1 - size)):
@@ -137,7 +137,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The zip file, after its checksum was compared. Raises OperatorError."""
+    """Verifies the checksum and opens the zip file. Raises OperatorError."""
     try:
         with os_errors_of(path), _BoundedFile(path, opener=open_regular) as file:
             size = file.seek(0, os.SEEK_END)
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 raise Damaged(f"{path}: is damaged, incomplete, or not a backup of Petstore; nothing was changed")
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
-                # zipfile limits the output of deflate alone: another method could fill the memory.
+                # zipfile limits only the output of deflate. Other methods could use up the memory.
                 methods = {info.compress_type for info in archive.filelist}
                 is_encrypted = any(info.flag_bits & 1 for info in archive.filelist)
                 if is_encrypted or not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -158,7 +158,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 class _BoundedFile(io.FileIO):
-    """A file that refuses large reads: zipfile reads the list of members at once, and a forged file has a long one."""
+    """A file that rejects large reads. zipfile reads the whole list of members, which may be long in a forged file."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Raises BadZipFile."""
@@ -170,7 +170,7 @@ class _BoundedFile(io.FileIO):
 
 
 def _digest(file: IO[bytes], size: int) -> str:
-    """The SHA-256 of the first `size` bytes."""
+    """Returns the SHA-256 of the first `size` bytes."""
     file.seek(0)
     digest = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(CHUNK, size))):

@@ -1,7 +1,7 @@
-"""Backup and restore of a data directory: both environments in one file, while the service runs.
+"""Backup and restore of a data directory. A backup contains both environments, and can be made while the service runs.
 
-The gate is not in a backup: after a restore its counters start anew. PostgreSQL and Redis have tools of their own; for
-them this module only tells the operator the commands.
+A backup does not include the gate, so its counters start at zero after a restore. For PostgreSQL and Redis, this module
+only shows the commands of their own tools.
 """
 
 import calendar
@@ -39,8 +39,8 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
 class Restored(NamedTuple):
     manifest: Manifest
-    kept: Path | None  # the directory of the replaced files
-    unreadable: list[str]  # replaced files whose last used ids could not be read
+    kept: Path | None  # the directory with the replaced files
+    unreadable: list[str]  # replaced files whose highest ids could not be read
 
 
 class Kept(NamedTuple):
@@ -52,15 +52,15 @@ class Kept(NamedTuple):
 
 
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
-    """Write a backup that is named by its time. Verify it, and only then remove the oldest, so that `keep` remain.
+    """Writes a backup named after the current time and verifies it. Then removes the oldest, so that `keep` remain.
 
-    Files with other names are left alone. Raises OperatorError and Unavailable, and then removes nothing.
+    Ignores files with other names. Raises OperatorError and Unavailable, and removes nothing in that case.
     """
     _check_source(settings, directory / "petstore.dump")
     data_dir.check_encoding(directory)
     with data_dir.os_errors_of(directory):
         if directory.exists() and not directory.is_dir():
-            raise OperatorError(f"{directory}: is a file; --keep takes a directory")
+            raise OperatorError(f"{directory}: is a file; --keep requires a directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _one_at_a_time(directory):
         target = _next_name(directory)
@@ -76,7 +76,7 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Wait for another backup into this directory, and remove the copies of one that was killed."""
+    """Waits for other backups to this directory, and removes the temporary files of a backup that was killed."""
     with data_dir.os_errors_of(directory):
         opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -90,13 +90,13 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 def _next_name(directory: Path) -> Path:
-    """The present time, or the second after the newest backup: names sort by age, and none is used twice."""
+    """Returns the current time or, if the newest backup is not older, the second after it. Names sort by age."""
     newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
     return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
 
 
 def _time_of(name: str) -> int:
-    """Zero for a file that is not named by a time."""
+    """Returns the time in the name of a backup in Unix seconds, or 0 if the name has another form."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -107,24 +107,24 @@ def _time_of(name: str) -> int:
 def back_up(
     settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False, verified: bool = False
 ) -> Manifest:
-    """Write a backup to `target`; with `verified`, read all of it again.
+    """Writes a backup to `target`. If `verified`, reads and verifies all of it.
 
-    Raises OperatorError and Unavailable, and then leaves `target` as it was.
+    Raises OperatorError and Unavailable, and does not change `target` in that case.
     """
     _check_source(settings, target)
     _check_target(target, settings.data, force)
     with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
-            # All snapshots begin before the first page is copied: the parts differ by milliseconds.
+            # All snapshots start before the first page is copied, so that they differ only by milliseconds.
             snapshots = {
                 name: stack.enter_context(contextlib.closing(Snapshot(settings.data / name))) for name in STORES
             }
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
-                    archive.create_private(work / name).close()  # SQLite would create it with the umask's mode
+                    archive.create_private(work / name).close()  # SQLite would use the umask
                     snapshot.copy(work / name, progress)
-                stack.close()  # from here on SQLite can reset its write-ahead log
+                stack.close()  # lets SQLite reset its write-ahead log
                 members = [_described(work / name) for name in STORES]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
@@ -134,7 +134,7 @@ def back_up(
             except PetstoreError:
                 target.unlink()
                 raise
-        # The backup is complete: a failure to record it must not fail the command.
+        # The backup is complete, so failing to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
             data_dir.touch(settings.data / data_dir.LAST_BACKUP)
             record_entry(settings.data / "live.db", entry)
@@ -142,10 +142,10 @@ def back_up(
 
 
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
-    """Replace the data by those of a backup, after all of the backup was checked.
+    """Verifies a backup and replaces the data with it.
 
-    A crash leaves either the old data or the new data in force, never a mixture. Raises OperatorError, and then the
-    data are as they were.
+    After a crash, the data is either old or new, never a mix. Raises OperatorError, and does not change the data in
+    that case.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
@@ -154,7 +154,7 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     with data_dir.exclusive_lock(settings.data):
         if data_dir.has_data(settings.data) and not force:
             raise OperatorError(
-                f"--data {settings.data}: has Petstore data already; choose an empty directory, or replace the data"
+                f"--data {settings.data}: already has Petstore data; choose an empty directory, or replace the data"
                 " with --force"
             )
         _check_space(settings.data, f"--data {settings.data}", manifest)
@@ -171,9 +171,9 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
 
 
 def verify(source: Path, *, beside: bool = False) -> Manifest:
-    """Read all of a backup. Raises OperatorError when it could not be restored.
+    """Verifies that a backup can be restored. Raises OperatorError.
 
-    It is unpacked where the system has its temporary files, or `beside` itself: the system's may be in memory.
+    Extracts it to the system's temporary directory or, if `beside`, next to the backup. The former may be in memory.
     """
     manifest = _read_manifest(source)
     with _work_directory(source) if beside else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
@@ -187,23 +187,23 @@ def verify(source: Path, *, beside: bool = False) -> Manifest:
 def _check_space(directory: Path, subject: str, manifest: Manifest) -> None:
     free = shutil.disk_usage(directory).free
     if free < manifest.size:
-        raise OperatorError(f"{subject}: {manifest.size:,} bytes are needed and {free:,} are free")
+        raise OperatorError(f"{subject}: {manifest.size:,} bytes are required, but only {free:,} are free")
 
 
 def _check_source(settings: Settings, target: Path) -> None:
-    """Raises OperatorError when there is nothing that this command can back up."""
+    """Raises OperatorError if this command cannot back up the store."""
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
     data_dir.check_data(settings.data)
 
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
-    """Raises OperatorError. What `force` replaces is a file, and never the data or a device."""
+    """Raises OperatorError. `force` replaces only regular files, and never the data."""
     data_dir.check_encoding(target)
     with data_dir.os_errors_of(target):
         data_dir.check_target(target, data_dir.trusted_users(data))
         if target.is_dir():
-            raise OperatorError(f"{target}: is a directory; name a file, or keep several there with --keep N")
+            raise OperatorError(f"{target}: is a directory; give a file, or keep several backups there with --keep N")
         if target.exists() and not target.is_file():
             raise OperatorError(f"{target}: is not a regular file; choose another name")
         if target.parent.resolve() == data.resolve():
@@ -214,22 +214,22 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def _work_directory(target: Path) -> Iterator[Path]:
-    """A directory for the copies, on the file system of the target."""
+    """Creates a temporary directory on the file system of the target."""
     work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
-    try:  # begins before mkdir: SIGTERM may come right after it
+    try:  # includes mkdir, because SIGTERM may arrive right after it
         with data_dir.os_errors_of(target):
             work.mkdir(mode=0o700)
         yield work
     finally:
         try:
             shutil.rmtree(work, ignore_errors=True)
-        except BaseException:  # SIGTERM has interrupted the removal
+        except BaseException:  # SIGTERM interrupted the removal
             shutil.rmtree(work, ignore_errors=True)
             raise
 
 
 def _described(path: Path) -> Member:
-    """The manifest's entry for a copy. Raises OperatorError when the copy is damaged."""
+    """Returns the manifest entry of a database file. Raises OperatorError if the file is damaged."""
     found = check_database_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
@@ -253,15 +253,15 @@ def _check_member(source: Path, member: Member, path: Path) -> None:
     """Raises OperatorError."""
     faults, schema, *_ = check_database_file(path)
     if not faults and schema != member.schema:
-        faults = [f"it has the schema {schema}, and the manifest says {member.schema}"]
+        faults = [f"its schema is {schema}, but the manifest says {member.schema}"]
     if faults:
         raise archive.Damaged(f"{source}: {member.name} is damaged: {faults[0]}")
 
 
 def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: AuditEntry) -> bool:
-    """Check a staged file and bring it up to date. Raises OperatorError when it is damaged.
+    """Checks a staged file and migrates it. Raises OperatorError if it is damaged.
 
-    False when the replaced file could not be read: then ids that it has used since the backup may be used again.
+    Returns False if the replaced file could not be read. Ids that it used since the backup may then be reused.
     """
     _check_member(source, member, path)
     migrate(path)
@@ -271,18 +271,18 @@ def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: Au
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
-        "the store is in PostgreSQL, which has tools of its own for a backup while it runs:\n"
+        "the store is in PostgreSQL; back it up with its own tool, which works while the service runs:\n"
         f"  pg_dump --format=custom --schema='petstore_*' {shlex.join([f'--file={target}', without_password(url)])}\n"
-        "Redis needs no backup: its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
-        "Without that file every window starts again."
+        "Redis needs no backup. Its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
+        "Without that file, all windows start again."
     )
 
 
 def how_to_restore_postgresql(url: str, source: Path) -> str:
     database = without_password(url)
     return (
-        "the store is in PostgreSQL, which has tools of its own for a restore; stop every node first:\n"
+        "the store is in PostgreSQL; stop every node, then restore the store with its own tools:\n"
         f"  psql {shlex.quote(database)} -c 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'\n"
         f"  pg_restore --single-transaction {shlex.join([f'--dbname={database}', str(source)])}\n"
-        "A node that starts reads everything again."
+        "Then start the nodes."
     )

@@ -1,4 +1,4 @@
-"""When a TLS certificate expires."""
+"""Determines when a TLS certificate expires."""
 
 import contextlib
 import ssl
@@ -6,28 +6,28 @@ from pathlib import Path
 
 from petstore.errors import OperatorError
 
-NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl has no name for
+NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl does not define
 
 
 def certificate_expiry(cert: Path, key: Path) -> float:
-    """The last second of a certificate, in Unix seconds. Raises OperatorError for one that is not valid now."""
+    """Returns the last second of a certificate in Unix seconds. Raises OperatorError if it is not valid now."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
     except OSError as error:
-        raise OperatorError(f"{cert} and {key} cannot be used: {error}") from error
+        raise OperatorError(f"{cert} and {key} are not usable: {error}") from error
     return served_expiry(server, cert)
 
 
 def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
-    """The last second of the certificate that a server has loaded. Raises OperatorError, also if the file is another.
+    """Returns the last second of the certificate that a server has loaded.
 
-    With `expired_too` an expired certificate is decoded like a valid one.
-    A handshake in memory: OpenSSL decodes the certificate, no other library is needed.
+    Raises OperatorError if the file contains another certificate, or if the certificate has expired, unless
+    `expired_too`. Performs a handshake in memory, so that OpenSSL decodes the certificate without another library.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accept this certificate itself, not only its issuer
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accepts this certificate without its issuer
     if expired_too:
         client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     try:
@@ -36,11 +36,11 @@ def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = Fal
     except ssl.SSLCertVerificationError as error:
         raise OperatorError(f"{cert}: {error.verify_message}") from error
     except OSError as error:
-        raise OperatorError(f"{cert} cannot be used: {error}") from error
+        raise OperatorError(f"{cert} is not usable: {error}") from error
 
 
 def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """The last second of the certificate that the server sends. Raises SSLError."""
+    """Returns the last second of the certificate that the server sends. Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(to_client, to_server)
     server_end = server.wrap_bio(to_server, to_client, server_side=True)

@@ -1,4 +1,4 @@
-"""`petstore copy`: all rows and all windows of one pair of backends to another, compared one by one."""
+"""`petstore copy`: copies all rows and windows from one pair of backends to another, and compares them."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from petstore.store.schema import COUNTERS, TABLES, Row, Table
 BATCH = 2_000
 
 Stores = Mapping[Environment, Store]
-Progress = Callable[[int], None]  # called with the number of rows of each batch
+Progress = Callable[[int], None]  # called with the number of rows in each batch
 
 
 class Copied(NamedTuple):
-    """One table of one environment, or the quotas, after the comparison: the number of rows and their checksum."""
+    """The number of rows and the checksum of one table of one environment, or of the quotas."""
 
     what: str
     rows: int
@@ -25,14 +25,14 @@ class Copied(NamedTuple):
 
 
 async def size_of(source: Stores) -> int:
-    """The number of animals, for the progress bar: the other tables are small. Raises Unavailable."""
+    """Returns the number of animals, for the progress bar. The other tables are small. Raises Unavailable."""
     return sum([sum((await store.pets.count()).values()) for store in source.values()])
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copy every table of both environments. The target is marked as an unfinished copy of `name` until `finish`.
+    """Copies every table of both environments. Marks the target as an unfinished copy of `name` until `finish`.
 
-    Raises OperatorError when source and target differ after the copy, Unavailable when either of them cannot answer.
+    Raises OperatorError if source and target differ afterwards, and Unavailable if either of them is unavailable.
     """
     for store in target.values():
         await store.transfer.set_copying_from(name)
@@ -46,27 +46,27 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
 
 
 async def finish(target: Stores) -> None:
-    """Mark the target as complete: a service may start on it."""
+    """Marks the target as complete, so that a service can use it."""
     for store in target.values():
         await store.transfer.set_copying_from(None)
 
 
 async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> None:
-    """Raises OperatorError when the target is not empty."""
+    """Raises OperatorError if the target is not empty."""
     for environment, store in stores.items():
         source = await store.transfer.copying_from()
         if source is not None:
             raise OperatorError(f"the target has an unfinished copy of {source}; empty it first: {how_to_empty}")
         for table in TABLES:
             if await store.transfer.rows(table, None, 1):
-                raise OperatorError(f"the target has {table.name} in {environment} already: choose an empty one")
+                raise OperatorError(f"the target already has {table.name} in {environment}; choose an empty target")
     if gate is not None:
         async for _ in gate.all_windows():
-            raise OperatorError("the gate to copy to has counters already: choose an empty one")
+            raise OperatorError("the target gate already has counters; choose an empty gate")
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copy the windows of every key. Raises OperatorError when source and target differ after the copy."""
+    """Copies the windows of every key. Raises OperatorError if source and target differ afterwards."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)
@@ -102,5 +102,5 @@ async def _compare(source: Store, target: Store, environment: Environment, table
 
 def _changed(what: str) -> OperatorError:
     return OperatorError(
-        f"{what} changed while they were copied: stop the service on the source, empty the target, and copy again"
+        f"{what} changed during the copy; stop the service that uses the source, empty the target, and copy again"
     )

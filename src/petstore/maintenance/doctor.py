@@ -1,4 +1,4 @@
-"""`petstore check`: examines everything that a service needs. Changes nothing, whether or not a service runs."""
+"""`petstore check`: checks everything that a service requires. Changes nothing, and works while a service runs."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from petstore.wording import counted
 CERTIFICATE_DAYS = 14
 FUTURE = 60.0  # seconds that a record may be ahead of the clock
 FREE_BYTES_MIN, FREE_FILES_MIN = 256 * 1024 * 1024, 1_000
-BACKUP_AGE_MAX = 26 * 3600.0  # seconds: a nightly backup may begin up to two hours later than the one before
+BACKUP_AGE_MAX = 26 * 3600.0  # seconds; a nightly backup may start up to two hours later than the previous one
 MOUNTS = Path("/proc/self/mounts")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"
@@ -31,20 +31,21 @@ class Finding(NamedTuple):
     subject: str
     faults: list[str]
     about: str = ""  # a few words about a subject without faults
-    warnings: Sequence[str] = ()  # not faults: the service can run with them
+    warnings: Sequence[str] = ()  # the service can run despite them
 
 
 def warnings_of(settings: Settings) -> list[str]:
-    """What the settings allow, and an operator seldom wants."""
+    """Returns warnings about settings that are valid but probably unintended."""
     found = [
-        f"--trusted-proxy {network}: every client can claim any address, and has no limit per address; name the proxy"
+        f"--trusted-proxy {network}: every client can claim any address and avoid the limit per address;"
+        " give the proxy's address"
         for network in settings.trusted_proxies
         if network.endswith("/0")
     ]
     if settings.public_url and not settings.trusted_proxies and not settings.tls_cert:
         found.append(
-            "--public-url without --trusted-proxy: if a proxy is in front, its clients share one address and one limit,"
-            " and may be taken for this machine; name the proxy, and let it refuse /metrics"
+            "--public-url without --trusted-proxy: behind a proxy, all clients share one address and one limit, and may"
+            " be mistaken for this machine; give the proxy's address, and block /metrics in the proxy"
         )
     return found
 
@@ -52,7 +53,7 @@ def warnings_of(settings: Settings) -> list[str]:
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """One finding for each subject. Raises nothing: what is wrong is in the findings."""
+    """Returns one finding for each subject. Does not raise exceptions; findings contain all faults."""
     data = settings.data
     is_needed = settings.store is None or settings.gate is None or data.is_dir()
     found = [_data_directory(data, mounts)] if is_needed else []
@@ -90,7 +91,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
         found.append(Finding(f"store, {environment}", seen.faults, about))
         ahead = (seen.newest or 0.0) - time.time()
         if ahead > FUTURE:
-            clocks.append(f"the newest record of {environment} is {ahead:.0f} s ahead: was the clock set back?")
+            clocks.append(f"the newest record of {environment} is {ahead:.0f} s in the future; was the clock set back?")
     return found
 
 
@@ -107,7 +108,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
     except OperatorError as error:
         return [Finding("postgresql", [str(error)])]
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return [Finding("postgresql", [f"PostgreSQL does not answer: {str(error) or 'not in time'}"])]
+        return [Finding("postgresql", [f"PostgreSQL does not answer: {str(error) or 'timed out'}"])]
     _compare_clocks("PostgreSQL", seen.ahead, clocks)
     stores = [Finding(f"store, {e}", seen.stores[e], seen.about[e]) for e in ENVIRONMENTS]
     return [Finding("postgresql", seen.server), *stores]
@@ -127,7 +128,9 @@ async def _gate(settings: Settings, clocks: list[str]) -> list[Finding]:
 
 def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
     if abs(ahead) > CLOCK_TOLERANCE:
-        clocks.append(f"the clocks of {server} and of this machine differ by {abs(ahead):.0f} s; let NTP set both")
+        clocks.append(
+            f"the clocks of {server} and this machine differ by {abs(ahead):.0f} s; synchronise them with NTP"
+        )
 
 
 def _data_directory(data: Path, mounts: Path) -> Finding:
@@ -137,10 +140,10 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
     if readable := data_dir.readable_by_others(data):
         names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
         text = f"other users have permissions for {names}: chmod -R go= {data}"
-        # In a directory of the owner alone no other user can open the files.
+        # If only the owner has permissions for the directory, other users cannot open the files in it.
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
-        faults.append("the user of this command may not write there; run this, and the service, as its owner")
+        faults.append("the current user has no write permission; run this command and the service as its owner")
     for path in data_dir.own_files(data):
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
@@ -148,12 +151,12 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
                 users = data_dir.user_name(owner), data_dir.user_name(directory.st_uid)
                 faults.append(f"{path.name} belongs to {users[0]}, the directory to {users[1]}: chown it")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
-        faults.append(f"it is on a network file system ({kind}), where locks are not reliable: move it to a local disk")
+        faults.append(f"it is on a network file system ({kind}), where locks are unreliable; move it to a local disk")
     return Finding("data directory", faults, str(data.absolute()), warnings)
 
 
 def _file_system(path: Path, mounts: Path) -> str:
-    """The type of the file system that a path is on; empty where the kernel does not tell."""
+    """Returns the type of the file system of a path, or an empty string if it is unknown."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -177,7 +180,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
 
 
 def _last_backup(data: Path) -> Finding:
-    """A directory without a backup counts from its first use, which is when its lock was created."""
+    """Checks the age of the last backup. Without one, uses the age of the lock, which is created on first use."""
     about, warning = "none yet", "there is no backup"
     at = time.time()
     with contextlib.suppress(FileNotFoundError):

@@ -1,1 +1,1 @@
-"""Logs, metrics and health. This package knows neither gate nor store: the service hands in what to report."""
+"""Logs, metrics and health. This package does not depend on the gate or the store."""

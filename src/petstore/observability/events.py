@@ -1,4 +1,4 @@
-"""Every log event: what it means, and what an operator does. docs/reference/events.md is written from this table."""
+"""The log events, their meaning, and what operators can do. docs/reference/events.md is generated from this table."""
 
 from typing import NamedTuple
 
@@ -14,69 +14,71 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request; `operation` is the name that it is counted under, `key` the id of its key, and `pet` that of the"
-        " animal that it added. Only with `--access-log`."
+        "One request. `operation` is the operation that it is counted for, `key` is the id of its key, and `pet` is the"
+        " id of the animal that it added. Only with `--access-log`."
     ),
     "unavailable": LogEvent(
-        "A request got 503; `cause` says why. At most one line a second for each cause; `others` counts the rest.",
+        "A request got a 503; see `cause`. At most one line per second for each cause; `others` counts the rest.",
         UNAVAILABLE,
     ),
-    "internal error": LogEvent("A request met a bug; `trace` and `request` show where.", BUG),
+    "internal error": LogEvent("A request failed because of a bug; see `trace` and `request`.", BUG),
     "data readable by others": LogEvent(
-        "At a start: other users have permissions for the files in `paths`.", "Run the command in `hint`."
+        "On startup, other users had permissions for the files in `paths`.", "Run the command in `hint`."
     ),
     "store opening": LogEvent(
-        "A start takes long, because this node or another one upgrades the schema.",
-        "Wait. A start that is killed begins the step again.",
+        "Startup is waiting, because this node or another one is upgrading the schema.",
+        "Wait. If you kill the process, the next start repeats the step.",
     ),
-    "store down": LogEvent("Reads or writes (`access`) of an `environment` fail; `cause` says why.", UNAVAILABLE),
-    "store back": LogEvent("They work again, after `seconds`."),
+    "store down": LogEvent("Reads or writes (`access`) of an `environment` are failing; see `cause`.", UNAVAILABLE),
+    "store back": LogEvent("Reads or writes work again, after `seconds`."),
     "gate down": LogEvent(
-        "The gate does not answer. With Redis, `--gate-outage` decides what happens meanwhile.",
+        "The gate does not respond. With Redis, `--gate-outage` decides what happens in the meantime.",
         "[Gate down](at-3-am.md#gate-down)",
     ),
-    "gate back": LogEvent("The gate answers again, after `seconds`."),
-    "gate failed": LogEvent("The gate in Redis met a bug, and its requests got 500; `trace` shows where.", BUG),
+    "gate back": LogEvent("The gate responds again, after `seconds`."),
+    "gate failed": LogEvent("The gate in Redis failed because of a bug, and requests got a 500; see `trace`.", BUG),
     "shard down": LogEvent(
-        "One server of the Redis Cluster does not answer. `--gate-outage` applies to its keys only.",
+        "One server of the Redis Cluster does not respond. `--gate-outage` applies only to its keys.",
         "[Gate down](at-3-am.md#gate-down)",
     ),
-    "shard back": LogEvent("The server answers again. There is no line when another server has taken its slots."),
+    "shard back": LogEvent("The server responds again. Not logged if another server has taken over its slots."),
     "gate file damaged": LogEvent(
-        "`gate.mdb` could not be read, or was in use when the machine stopped. It was set aside; counting starts anew.",
-        "Look for the cause: often a power cut or a full disk.",
+        "`gate.mdb` was unreadable, or in use when the machine stopped. It was renamed; counters start at zero.",
+        "Find the cause, which is often a power cut or a full disk.",
     ),
-    "housekeeping failed": LogEvent("A task of each second met a bug; `trace` shows which. Other tasks go on.", BUG),
+    "housekeeping failed": LogEvent("A periodic task failed because of a bug; see `trace`. Other tasks continue.", BUG),
     "metrics not written": LogEvent(
-        "A worker cannot make its files in `metrics/`. It serves without metrics and tries again each second.",
-        "Free disk space or fix permissions: see `cause`.",
+        "A worker cannot create its files in `metrics/`. It serves without metrics and tries again every second.",
+        "Free disk space or fix permissions; see `cause`.",
     ),
     "worker died": LogEvent(
-        "A worker ended with `status`, negative for a signal. It is replaced at once, or after `retry_seconds`.",
+        "A worker exited with `status`, which is negative for a signal. It is replaced immediately, or after"
+        " `retry_seconds`.",
         WORKERS,
     ),
-    "worker failed": LogEvent("A worker cannot start or continue; `cause` or `trace` says why.", WORKERS),
+    "worker failed": LogEvent("A worker cannot start or continue; see `cause` or `trace`.", WORKERS),
     "workers keep dying": LogEvent(
-        "Five workers ended right after their start and no worker is ready, so the service ends.", WORKERS
+        "Five workers crashed on startup and no worker is ready, so the service stops.", WORKERS
     ),
     "connection refused": LogEvent(
-        "Too many connections, from one `address` or in all, or they hold too much memory. At most one line a second.",
+        "There are too many connections, in total or from one `address`, or they use too much memory. At most one line"
+        " per second.",
         "Raise `--connections-per-address`, or block the address.",
     ),
     "reload begins": LogEvent("SIGHUP was received."),
-    "reloaded": LogEvent("All new workers serve, and the old ones finish."),
+    "reloaded": LogEvent("All new workers are serving, and the old ones are finishing."),
     "reload failed": LogEvent(
-        "The new workers cannot start; `cause` says why. The present workers stay.", "Fix the cause, reload again."
+        "The new workers cannot start; see `cause`. The current workers keep running.", "Fix the cause, then reload."
     ),
-    "reload queued": LogEvent("SIGHUP was received during a reload. One more reload follows it."),
-    "reload ignored": LogEvent("SIGHUP was received during a stop."),
+    "reload queued": LogEvent("SIGHUP was received during a reload. Another reload will follow."),
+    "reload ignored": LogEvent("SIGHUP was received during a shutdown."),
     "sign-in failed": LogEvent(
-        "The console got an invalid token from `address`. `others` counts the failures since the line before.",
-        "Nothing, unless it goes on.",
+        "The console got an invalid token from `address`. `others` counts the failures since the previous line.",
+        "None, unless it keeps happening.",
     ),
     "background value failed": LogEvent(
         "The console could not read a count or a sum. The page shows the age of the last value.",
-        "The store or the gate is away: see `cause`.",
+        "The store or the gate is unavailable; see `cause`.",
     ),
-    "supervisor gone": LogEvent("The main process was killed, so the worker ends.", "Start the service again."),
+    "supervisor gone": LogEvent("The main process was killed, so the worker exits.", "Start the service again."),
 }

@@ -1,4 +1,4 @@
-"""The health of the store or the gate: an outage and its end are one log line each, and outages are counted."""
+"""The health of the store or the gate. Logs and counts the beginning and the end of each outage."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from typing import Literal
 from petstore.observability import metrics
 from petstore.observability.logs import event
 
-STEADY = 1.0  # seconds without a failure end an outage: calls that fail and succeed in turn are one outage
+STEADY = 1.0  # seconds without a failure that end an outage, so that alternating failures count as one outage
 
 _METRICS = {
     "store": (metrics.STORE_ERRORS, metrics.STORE_OUTAGES, metrics.STORE_DOWN),
@@ -16,7 +16,7 @@ _METRICS = {
 
 
 class Health:
-    """`labels` are those of the part's metrics. Its log lines have them too."""
+    """`labels` are the labels of the metrics and the fields of the log lines."""
 
     def __init__(self, part: Literal["store", "gate"], *labels: str) -> None:
         self.down = False
@@ -24,17 +24,17 @@ class Health:
         self._labels = labels
         self._errors, self._outages, self._down = _METRICS[part]
         self._began = self._failed = 0.0
-        # Zeros are shown from the start: Prometheus needs a value before the first failure to see an increase.
+        # Start at zero, because Prometheus needs a value before the first failure to see an increase.
         self._errors.add(*labels, by=0)
         self._outages.add(*labels, by=0)
         self._down.cells.setdefault(labels, 0)
 
     def error(self) -> None:
-        """Count one call that failed for its own reasons, without an outage of the part."""
+        """Counts a failed call that is not part of an outage."""
         self._errors.add(*self._labels)
 
     def failed(self, cause: object) -> None:
-        """Count one call that failed because the part is down."""
+        """Counts a call that failed because the store or the gate is down."""
         self._errors.add(*self._labels)
         self._failed = time.monotonic()
         if not self.down:
@@ -45,7 +45,7 @@ class Health:
             event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
 
     def worked(self, *, surely: bool = False) -> None:
-        """A call succeeded while `down`. `surely`: the part is known to be back, so the outage ends at once."""
+        """Called after a success while `down`. If `surely`, the outage ends immediately."""
         now = time.monotonic()
         if self.down and (surely or now - self._failed >= STEADY):
             self.down = False

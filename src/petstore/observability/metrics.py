@@ -1,7 +1,7 @@
-"""Every metric, once. Components add to plain numbers; a worker passes them on to prometheus-client once a second.
+"""The metrics. Components update plain numbers, which a worker passes to prometheus-client once a second.
 
-The numbers belong to this process and are changed in the event loop's thread alone, so that an addition needs no lock.
-docs/reference/metrics.md is written from them.
+The numbers belong to this process and are updated only in the event loop's thread, so that no lock is needed.
+docs/reference/metrics.md is generated from this file.
 """
 
 from bisect import bisect_left
@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 Cell = TypeVar("Cell")
 Labels = tuple[str, ...]
-Sample = tuple[str, Labels, float]  # the sample's name, the values of its labels, the number
+Sample = tuple[str, Labels, float]  # the name, the values of the labels, and the number
 
 
 class Metric(Generic[Cell]):
@@ -24,7 +24,7 @@ class Metric(Generic[Cell]):
 
 
 class Counter(Metric[float]):
-    """Only grows. `cells` has what was added since the last `take`."""
+    """A number that only increases. `cells` contains the increase since the last `take`."""
 
     kind = "counter"
 
@@ -32,15 +32,15 @@ class Counter(Metric[float]):
         self.cells[labels] = self.cells.get(labels, 0) + by
 
     def take(self) -> Iterator[Sample]:
-        """Everything since the last call."""
+        """Yields the increase since the last call."""
         yield from ((self.name, labels, number) for labels, number in self.cells.items())
         self.cells.clear()
 
 
 class Gauge(Metric[float]):
-    """Goes up and down. `mode` says how the values of the living workers are merged.
+    """A number that goes up and down. `mode` determines how the values of running workers are merged.
 
-    A gauge of the `node` has one value whichever worker is asked: it is set for each scrape.
+    A gauge with the mode `node` has the same value for all workers. It is set for each scrape.
     """
 
     kind = "gauge"
@@ -55,12 +55,12 @@ class Gauge(Metric[float]):
         self.cells[labels] = value
 
     def take(self) -> Iterator[Sample]:
-        """The present values."""
+        """Returns the current values."""
         return ((self.name, labels, value) for labels, value in self.cells.items())
 
 
 class Histogram(Metric[list[float]]):
-    """Counts values by bucket. A cell has a count for each bound, a count above all bounds, and the sum."""
+    """Counts values by bucket. A cell has a count for each bound, a count for larger values, and the sum."""
 
     kind = "histogram"
 
@@ -74,7 +74,7 @@ class Histogram(Metric[list[float]]):
         cell[-1] += value * times
 
     def take(self) -> Iterator[Sample]:
-        """Everything since the last call. A bucket's last label is its bound."""
+        """Yields the counts since the last call. The last label of a bucket is its bound."""
         for labels, cell in self.cells.items():
             for bound, count in zip((*self.bounds, float("inf")), cell[:-1], strict=True):
                 yield f"{self.name}_bucket", (*labels, str(bound)), count
@@ -87,67 +87,67 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 REQUESTS = Counter(
     "petstore_requests_total",
-    "Requests answered. Operation other: a wrong path or method, OPTIONS; site: a path outside the base addresses. "
-    "Plan none: no valid key.",
+    "Requests answered. Operation `other` is a wrong path or method, or OPTIONS; `site` is a path outside the base "
+    "addresses. Plan `none` means no valid key.",
     "environment", "operation", "status", "plan",
 )  # fmt: skip
 REQUEST_SECONDS = Histogram(
     "petstore_request_duration_seconds",
-    "Time from the first byte of a request to its finished response.",
+    "Time from the first byte of a request until its response is ready.",
     _SECONDS,
     "operation",
 )
 ADMISSIONS = Counter(
     "petstore_admissions_total",
-    "Decisions of the gate: admitted, refused (429) or banned. Subject address: a request without a valid key.",
+    "Decisions of the gate: admitted, refused (429) or banned. Subject `address` is a request without a valid key.",
     "environment", "subject", "outcome",
 )  # fmt: skip
 PAGE_CACHE = Counter(
-    "petstore_page_cache_total", "Lists by result: hit, from memory; miss, from the store.",
+    "petstore_page_cache_total", "Lists served from memory (hit) or read from the store (miss).",
     "environment", "result",
 )  # fmt: skip
 REJECTED = Counter(
     "petstore_rejected_messages_total",
-    "Messages that never became a request, such as bad framing (400) or a large head (431). Our own server only.",
+    "Messages that are not valid requests, such as bad framing (400) or large headers (431). Only with our server.",
     "status",
 )
 SIMULATED = Counter(
     "petstore_simulated_errors_total",
-    "Errors that clients of staging asked for with Prefer. They are in no other metric of requests.",
+    "Simulated errors, which clients request on staging with Prefer. Not included in other metrics of requests.",
     "code",
 )
-CONNECTIONS = Gauge("petstore_connections", "Open connections. Our own server only.")
+CONNECTIONS = Gauge("petstore_connections", "Open connections. Only with our server.")
 REFUSED_CONNECTIONS = Counter(
     "petstore_refused_connections_total",
-    "Connections closed by a limit. Reason: per_address, total (too many) or memory (all hold too much).",
+    "Connections refused or closed because of a limit. Reason: per_address, total or memory.",
     "reason",
 )
 CERTIFICATE_EXPIRY = Gauge(
     "petstore_certificate_expiry_timestamp_seconds",
-    "Time when the TLS certificate that is served expires. Absent without TLS.",
+    "Time when the TLS certificate in use expires. Absent without TLS.",
     mode="livemin",
 )  # fmt: skip
 
 KEYS_EXPIRING = Gauge(
-    "petstore_keys_expiring", "Keys that will expire within 14 days and are not revoked.", "environment", mode="livemax"
+    "petstore_keys_expiring", "Keys that expire within 14 days and are not revoked.", "environment", mode="livemax"
 )
 
 STORE_ERRORS = Counter(
     "petstore_store_errors_total",
-    "Calls that the store did not answer. A failed commit counts once, however many requests it served.",
+    "Failed calls to the store. A failed commit counts once, even if it has writes of several requests.",
     "environment", "access",
 )  # fmt: skip
 STORE_OUTAGES = Counter(
-    "petstore_store_outages_total", "Times that the store went down. Each worker counts for itself.",
+    "petstore_store_outages_total", "How often the store went down. Each worker counts separately.",
     "environment", "access",
 )  # fmt: skip
 STORE_DOWN = Gauge(
-    "petstore_store_down", "Workers that get no answer from the store now. Access: read or write.",
+    "petstore_store_down", "Workers that cannot reach the store. Access: read or write.",
     "environment", "access",
 )  # fmt: skip
 STORE_BATCH = Histogram("petstore_store_batch_size", "Writes in one commit.", _SIZES, "environment")
 STORE_QUEUE = Gauge(
-    "petstore_store_queue", "Writes that wait for their commit. A worker refuses more than 10,000.", "environment"
+    "petstore_store_queue", "Writes waiting for their commit. A worker refuses more than 10,000.", "environment"
 )
 STORE_BYTES = Gauge("petstore_store_bytes", "Size of the SQLite file.", "environment", mode="node")
 WAL_BYTES = Gauge(
@@ -155,35 +155,35 @@ WAL_BYTES = Gauge(
     mode="node",
 )  # fmt: skip
 
-GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls of the gate, each for any number of decisions.")
-GATE_OUTAGES = Counter("petstore_gate_outages_total", "Times that the gate went down. Each worker counts for itself.")
-GATE_DOWN = Gauge("petstore_gate_down", "Workers that get no answer from the gate now.")
-GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests in one call of Redis.", _SIZES)
-GATE_QUEUE = Gauge("petstore_gate_queue", "Requests that wait for Redis.")
-GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate's file. Absent with Redis.", mode="node")
+GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls to the gate. A call may contain several decisions.")
+GATE_OUTAGES = Counter("petstore_gate_outages_total", "How often the gate went down. Each worker counts separately.")
+GATE_DOWN = Gauge("petstore_gate_down", "Workers that cannot reach the gate.")
+GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests in one call to Redis.", _SIZES)
+GATE_QUEUE = Gauge("petstore_gate_queue", "Requests waiting for Redis.")
+GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate file. Absent with Redis.", mode="node")
 
-WORKERS = Gauge("petstore_workers", "Workers that run.")
+WORKERS = Gauge("petstore_workers", "Running workers.")
 WORKER_STARTS = Counter(
     "petstore_worker_starts_total",
-    "Workers started since the service started. More than `petstore_workers`: some died or were replaced by a reload.",
+    "Workers started since the service started. More than `petstore_workers` if some died or a reload replaced them.",
 )
 LOOP_LAG = Histogram(
-    "petstore_loop_lag_seconds", "Delay of a worker's timer of each second: how long a request waits for the worker.",
+    "petstore_loop_lag_seconds", "Delay of a worker's one-second timer. Requests wait equally long for the worker.",
     _SECONDS,
 )  # fmt: skip
 FREE_BYTES = Gauge("petstore_free_bytes", "Free disk space for the data directory.", mode="node")
 LAST_BACKUP = Gauge(
-    "petstore_last_backup_timestamp_seconds", "Time when the last backup was finished. Absent before the first.",
+    "petstore_last_backup_timestamp_seconds", "Time when the last backup finished. Absent before the first backup.",
     mode="node",
 )  # fmt: skip
 BUILD_INFO = Gauge(
-    "petstore_build_info", "Always 1. The labels name what runs.", "version", "store", "gate", mode="node"
+    "petstore_build_info", "Always 1. The labels describe the installation.", "version", "store", "gate", mode="node"
 )
-CPU_SECONDS = Counter("process_cpu_seconds_total", "Processor time of all workers.")
+CPU_SECONDS = Counter("process_cpu_seconds_total", "CPU time of all workers.")
 MEMORY_BYTES = Gauge("process_resident_memory_bytes", "Resident memory of all workers.")
 START_TIME = Gauge("process_start_time_seconds", "Time when the oldest worker started.", mode="livemin")
 OPEN_FDS = Gauge(
-    "process_open_fds", "Open file descriptors of the worker that has the most. Linux 6.2 or newer.", mode="livemax"
+    "process_open_fds", "Open file descriptors of the worker with the most. Linux 6.2 or newer.", mode="livemax"
 )
 MAX_FDS = Gauge("process_max_fds", "File descriptors that one worker may open.", mode="livemin")
 
@@ -193,6 +193,6 @@ METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
 
 
 def reset() -> None:
-    """Forget all numbers: a new worker does not own what its parent counted before the fork."""
+    """Clears all numbers, so that a new worker does not report what its parent counted before the fork."""
     for metric in METRICS:
         metric.cells.clear()

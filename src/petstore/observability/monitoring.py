@@ -1,4 +1,4 @@
-"""The metrics of a running worker: written once a second, and rendered for a scrape."""
+"""Writes the metrics of a running worker once a second, and renders them for a scrape."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ class Monitoring:
         self._cpu_seconds = 0.0
 
     def tick(self, late: float) -> None:
-        """Once a second, `late` seconds after it was due."""
+        """Called once a second, `late` seconds after it was due."""
         metrics.LOOP_LAG.observe(max(0.0, late))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
@@ -43,13 +43,13 @@ class Monitoring:
                 self._worker = None
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
-        """The metrics of the node: the media type and the body."""
+        """Returns the media type and the body of the node's metrics."""
         await self._write()
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._render, accept)
 
     async def _write(self) -> None:
-        """A worker that cannot write its numbers still serves, and tries again."""
+        """Writes the numbers of this worker. If that fails, the worker keeps serving and tries again."""
         async with self._one_at_a_time:
             with bugs_logged():
                 try:
@@ -59,7 +59,9 @@ class Monitoring:
                     self._worker.write()
                 except OSError as error:
                     if not self._failed:
-                        event(logging.ERROR, "metrics not written", cause=str(error), effect="tried again each second")
+                        event(
+                            logging.ERROR, "metrics not written", cause=str(error), effect="will try again every second"
+                        )
                     self._failed = True
 
     def _measure_process(self) -> None:

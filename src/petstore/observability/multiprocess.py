@@ -1,10 +1,10 @@
-"""The numbers of all workers of a node, in prometheus-client's multiprocess mode.
+"""The metrics of all workers of a node, in prometheus-client's multiprocess mode.
 
-A living worker holds the lock of a numbered slot, and prometheus-client uses that number in place of a process id. The
-next worker takes over the slot of a dead one and goes on with its counters. So no counter falls while the service runs,
-and thousands of starts leave no more files than there were workers at a time.
+A running worker holds the lock of a numbered slot. prometheus-client uses this number instead of a process id. A new
+worker takes over the slot of a dead one and continues its counters. As a result, counters never decrease while the
+service runs, and the number of files depends only on the number of concurrent workers.
 
-prometheus_client is imported on demand: its import takes longer than that of most of the service.
+prometheus_client is imported on demand, because its import is slow.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-# The files of a slot and their bytes, enough for all values of all labels. They are allocated at the start:
-# prometheus-client maps them into memory, and a write to a page that a full disk cannot store would kill the worker.
-# Counters take some 100 KiB for each operation, histograms some 6, each with what has no operation.
-_OPERATIONS = len(COUNTED) + 1  # and `site`
+# The files of a slot and their sizes, which are large enough for all values of all labels. The files are allocated on
+# startup. prometheus-client maps them into memory, and writing to an unallocated page on a full disk would kill the
+# worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
+_OPERATIONS = len(COUNTED) + 1  # including `site`
 SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
-LOCK = "lock"  # shared by all living workers
+LOCK = "lock"  # shared by all running workers
 
 _NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and metric.mode == "node"]
 _WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
 
 
 class WorkerMetrics:
-    """The numbers of this process, one of the workers of the node."""
+    """The numbers of this worker."""
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError."""
@@ -51,8 +51,8 @@ class WorkerMetrics:
         with contextlib.ExitStack() as locks:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
-            self._sign_of_life = directory / f"{self._slot}.lock"
-            os.utime(self._sign_of_life)  # also from a worker that then fails for want of space: it serves
+            self._heartbeat = directory / f"{self._slot}.lock"
+            os.utime(self._heartbeat)  # even if there is no space for the files, because the worker still serves
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
             for name, size in SIZES.items():
                 _allocate(directory / f"{name}_{self._slot}.db", size)
@@ -63,10 +63,10 @@ class WorkerMetrics:
         self._values: dict[tuple[str, Labels], Any] = {}
 
     def write(self) -> None:
-        """Pass on what the components have counted.
+        """Writes the numbers of all components.
 
-        The values are those beneath prometheus-client's Counter, Gauge and Histogram, with the same names and files. A
-        Histogram takes observations one by one, which would cost a microsecond for each request.
+        This uses the values that prometheus-client's Counter, Gauge and Histogram are based on, with the same names and
+        files. A Histogram accepts only single observations, which would take a microsecond for each request.
         """
         for metric in _WORKER_METRICS:
             for name, labels, number in metric.take():
@@ -77,16 +77,16 @@ class WorkerMetrics:
                     value.set(number)
                 else:
                     value.inc(number)
-        os.utime(self._sign_of_life)
+        os.utime(self._heartbeat)
 
     def _new_value(self, metric: Metric[Any], name: str, labels: Labels) -> Any:
         family = metric.name.removesuffix("_total")
-        label_names = (*metric.labels, "le")[: len(labels)]  # only a bucket has the last one
+        label_names = (*metric.labels, "le")[: len(labels)]  # only buckets have the last label
         mode = metric.mode if isinstance(metric, Gauge) else ""
         return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
 
     def close(self) -> None:
-        """The counters stay for the sum, the gauges go."""
+        """Writes the numbers and removes the gauges. The counters remain part of the total."""
         from prometheus_client.multiprocess import mark_process_dead
 
         self.write()
@@ -96,14 +96,14 @@ class WorkerMetrics:
 
 
 def last_sign_of_life(directory: Path) -> float | None:
-    """When a worker has last written its numbers, in Unix seconds: once a second while one runs. None before that."""
+    """Returns the time of the last heartbeat of any worker in Unix seconds, or None. Workers send one every second."""
     if not data_dir.is_directory(directory):
         return None
     return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
 
 
 def start_anew(directory: Path) -> None:
-    """Remove the numbers of an earlier run, unless another service's workers use the same directory. Raises OSError."""
+    """Removes the numbers of an earlier run, unless workers of another service use the directory. Raises OSError."""
     if data_dir.is_directory(directory):
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for path in directory.iterdir():
@@ -112,7 +112,7 @@ def start_anew(directory: Path) -> None:
 
 
 def render(directory: Path, accept: str) -> tuple[str, bytes]:
-    """A scrape's media type and body."""
+    """Returns the media type and the body of a scrape."""
     from prometheus_client.exposition import choose_encoder
 
     encode, media_type = choose_encoder(accept)
@@ -120,7 +120,7 @@ def render(directory: Path, accept: str) -> tuple[str, bytes]:
 
 
 def merged(directory: Path) -> "CollectorRegistry":
-    """The numbers of all workers together, and the gauges of the node."""
+    """Returns the merged numbers of all workers, and the gauges of the node."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
@@ -128,7 +128,7 @@ def merged(directory: Path) -> "CollectorRegistry":
     registry.register(_NodeGauges())
     if data_dir.is_directory(directory):
         for path in directory.glob("*.lock"):
-            # A worker that was killed has left its gauges. Its lock keeps a new worker out of the slot meanwhile.
+            # Remove the gauges of a killed worker. Its lock prevents a new worker from taking the slot meanwhile.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # as above
         MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # as above
@@ -147,7 +147,7 @@ class _NodeGauges:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Raises OSError, and then leaves no empty file: every scrape would fail to read it."""
+    """Raises OSError. Does not leave an empty file behind, which would make every scrape fail."""
     with _opened(path) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -164,7 +164,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """Raises BlockingIOError when another process has the lock, and other OSErrors."""
+    """Raises BlockingIOError if another process has the lock, and other OSErrors."""
     with _opened(path) as file:
         fcntl.flock(file, how)
         yield

@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             if self._bytes_after_end > LINGER_MAX:
                 self._transport.abort()
             return
-        if not messages.within_head and not data.isspace():  # empty lines do not end an idle time
+        if not messages.within_head and not data.isspace():  # empty lines do not reset the idle timeout
             self.since = self._server.now
         messages.feed(data, perf_counter())
         if self._in_flight is None:
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    # Requests in, responses out, in order
+    # Requests and responses
 
     def _next(self) -> None:
         """Starts the next waiting request, or rejects a malformed message."""
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
         counted = held if held > UNCOUNTED_MAX else 0
         self._server.hold(self, self.cost + HELD_FACTOR * (counted + self.unsent_bytes))
 
-    # The end of a connection
+    # Closing
 
     def _close(self) -> None:
         """Closes the connection.

@@ -38,7 +38,7 @@ class Response(Protocol):
 
 
 class Application(Protocol):
-    """Neither method raises."""
+    """The application. Its methods do not raise exceptions."""
 
     async def answer(self, request: RequestMessage) -> Response: ...
 

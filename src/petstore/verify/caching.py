@@ -1,4 +1,4 @@
-"""Entity tags and caches: a list is revalidated before each use, and nothing changes it on the way."""
+"""Entity tags and caches: lists are revalidated before each use, and proxies do not change them."""
 
 from petstore.verify.findings import Findings, expect, expect_status, unexpected
 from petstore.verify.session import Session
@@ -7,7 +7,7 @@ LINE = "GET /pets?limit=3"
 
 
 def strong_tag(session: Session) -> Findings:
-    """A list has a strong `ETag`, which stays the same while the list does."""
+    """A list has a strong `ETag`, which stays the same while the list does not change."""
     one, two = session.send(LINE), session.send(LINE)
     for response in (one, two):
         tag = response.value("etag")
@@ -29,7 +29,7 @@ def not_modified(session: Session) -> Findings:
 
 
 def other_tag(session: Session) -> Findings:
-    """A list whose tag differs from `If-None-Match` is 200."""
+    """If the `ETag` of a list differs from `If-None-Match`, the response is 200."""
     yield from expect_status(session.send(LINE, 'If-None-Match: "verify"'), 200)
 
 
@@ -43,7 +43,7 @@ def tag_changes(session: Session) -> Findings:
 
 
 def not_cached(session: Session) -> Findings:
-    """Every request is answered by the service, not by a cache."""
+    """The service answers every request, not a cache."""
     one, two = session.send(LINE), session.send(LINE)
     if one.value("x-request-id") and one.value("x-request-id") == two.value("x-request-id"):
         yield unexpected("a response with a new `X-Request-Id`", two, "a cache answered")
@@ -51,7 +51,7 @@ def not_cached(session: Session) -> Findings:
 
 
 def not_compressed(session: Session) -> Findings:
-    """Responses are not compressed: an `ETag` belongs to the bytes that the service sent."""
+    """Responses are not compressed, because an `ETag` identifies the exact bytes that the service sent."""
     response = session.send(LINE, "Accept-Encoding: gzip, deflate, br, zstd")
     yield from expect(not response.values("content-encoding"), "no `Content-Encoding`", response)
     yield from expect(response.json is not None, "plain JSON", response)

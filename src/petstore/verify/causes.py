@@ -1,4 +1,4 @@
-"""The likely cause of a broken promise, from what a response reveals about its way to the client."""
+"""Finds the likely cause of a broken promise, based on signs of proxies and caches in the response."""
 
 from collections.abc import Callable
 
@@ -49,16 +49,16 @@ def _via(response: Response) -> str:
 
 def _server(response: Response) -> str:
     server = response.value("server")
-    return f"a proxy, or another server than Petstore's: `Server: {shown(server)}`" if server else ""
+    return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# Those that say who answered come before what a check suspects, the others after it.
+# Certain causes take precedence over the cause that a check suspects. Possible causes are used if it suspects none.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 
 
 def likely_cause(finding: Finding) -> str:
-    """In a few words, or nothing."""
+    """Returns the likely cause in a few words, or an empty string."""
     response = finding.response
     if response is None:
         return finding.cause

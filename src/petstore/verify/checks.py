@@ -1,4 +1,4 @@
-"""The table of checks. A check's promise is the docstring of its function."""
+"""The table of checks. The docstring of a check is the promise that it tests."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -28,7 +28,7 @@ Level = Literal["spec", "contract"]
 Need = Literal["write", "limit key", "addresses", "errors on demand"]
 
 LEVELS: tuple[Level, ...] = ("spec", "contract")
-# What enables the checks that have a need.
+# What enables the checks with each need.
 OPTIONS: dict[Need, str] = {
     "write": "`--write`, or an address that offers errors on demand",
     "limit key": "`--limit-key`",
@@ -40,10 +40,10 @@ OPTIONS: dict[Need, str] = {
 class Check(NamedTuple):
     run: Callable[[Session], Findings]
     level: Level
-    source: str  # spec: the section of the specification; contract: the heading in docs/api.md
-    requests: int  # at most; those with the limit key are not included
-    per_address: int = 0  # further requests for each address
-    per_pair: int = 0  # and for each address and each other address
+    source: str  # a section of the specification, or a heading in docs/api.md for the level "contract"
+    requests: int  # the maximum, without requests that use the limit key
+    per_address: int = 0  # additional requests for each address
+    per_pair: int = 0  # additional requests for each pair of addresses
     needs: tuple[Need, ...] = ()
 
     @property
@@ -73,7 +73,7 @@ CHECKS = (
     Check(authentication.challenge, "contract", AUTHENTICATION, 2),
     Check(authentication.scheme_in_any_case, "contract", AUTHENTICATION, 1),
     Check(authentication.two_keys, "contract", AUTHENTICATION, 1),
-    # Animals are added first, so that the checks of lists have some.
+    # Add animals first, so that the checks of lists have some.
     Check(creating.created, "spec", ADD, 3, needs=("write",)),
     Check(creating.status_optional, "spec", ADD, 1, needs=("write",)),
     Check(creating.fetched, "spec", GET, 2, needs=("write",)),
@@ -155,7 +155,7 @@ CHECKS = (
     Check(limits.refusal_headers, "contract", API_LIMITS, 0, needs=("limit key",)),
     Check(limits.refusal_first, "contract", ERRORS, 0, needs=("limit key",)),
     Check(limits.retry_after, "spec", ERRORS, 0, needs=("limit key",)),
-    # Last: they look at the responses to all others.
+    # These checks come last, because they examine the responses to all others.
     Check(every_response.rate_limit_headers, "spec", LIMITS, 0),
     Check(every_response.rate_limit_values, "spec", LIMITS, 0),
     Check(every_response.error_bodies, "spec", ERRORS, 0),

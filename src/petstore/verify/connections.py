@@ -1,4 +1,4 @@
-"""Connections: several requests on one, bodies in parts, and messages that are rejected."""
+"""Connections: pipelining, request bodies in parts, and rejected messages."""
 
 from petstore.verify.findings import Finding, Findings, expect, expect_error, expect_status
 from petstore.verify.session import Session, new_pet
@@ -14,7 +14,7 @@ def _chunked(*parts: bytes) -> bytes:
 
 
 def pipelining(session: Session) -> Findings:
-    """Requests that are sent together on one connection are answered in their order."""
+    """Requests that are sent together on one connection are answered in order."""
     lines = ["GET /pets?limit=1", "GET /pets/0", "GET /pets?limit=0"]
     with session.connect() as connection:
         connection.write(b"".join(session.message(line) for line in lines))
@@ -26,7 +26,7 @@ def pipelining(session: Session) -> Findings:
 
 
 def expect_continue(session: Session) -> Findings:
-    """`Expect: 100-continue` is answered with 100 before the body is sent."""
+    """After `Expect: 100-continue`, the service sends a 100 before the body."""
     line, body = "POST /pets", new_pet()
     head = session.message(line, JSON, "Expect: 100-continue", body=body).removesuffix(body)
     with session.connect() as connection:
@@ -49,13 +49,13 @@ def chunked_body(session: Session) -> Findings:
 
 
 def body_too_large(session: Session) -> Findings:
-    """A body of more than 64 KiB is 413 `body_too_large`, with `Content-Length` or in chunks."""
+    """A body larger than 64 KiB is 413 `body_too_large`, with `Content-Length` or in chunks."""
     body = b" " * (BODY_MAX + 1)
     for response in (
         session.send("POST /pets", JSON, body=body),
         session.send("POST /pets", JSON, CHUNKED, body=_chunked(body[:40_000], body[40_000:])),
     ):
-        yield from expect_error(response, 413, "body_too_large", "a proxy refuses bodies of this size itself")
+        yield from expect_error(response, 413, "body_too_large", "a proxy rejects bodies of this size")
 
 
 def largest_body(session: Session) -> Findings:
@@ -74,14 +74,14 @@ def malformed(session: Session) -> Findings:
 
 
 def long_target(session: Session) -> Findings:
-    """A request target of more than 8 KiB is 414."""
+    """A request target longer than 8 KiB is 414."""
     with session.connect() as connection:
         message = session.message("GET /pets?" + "v" * 9_000, key="")
         yield from _expect_rejection(session, connection, message, 414)
 
 
 def _expect_rejection(session: Session, connection: Connection, message: bytes, status: int) -> Findings:
-    """A proxy may reject the message itself. To close the connection without a response is a rejection too."""
+    """A proxy may reject the message. Closing the connection without a response is also a rejection."""
     try:
         connection.write(message)
         response = session.read_rejection(connection, "a malformed request")

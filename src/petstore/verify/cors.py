@@ -1,4 +1,4 @@
-"""CORS: what web pages of other origins may read, if the operator allows it."""
+"""CORS: if the operator allows an origin, its pages can use the API."""
 
 from petstore.verify.findings import Findings, Skip, expect, expect_status
 from petstore.verify.session import Session
@@ -17,7 +17,7 @@ def exposed_headers(session: Session) -> Findings:
     response = session.send("GET /pets?limit=1", _origin(session))
     if not response.values("access-control-allow-origin"):
         raise Skip(
-            f"CORS is off for {_origin(session).partition(' ')[2]}; petstore serve --cors-origin allows an origin"
+            f"CORS is disabled for {_origin(session).partition(' ')[2]}; allow it with petstore serve --cors-origin"
         )
     found = {name.strip().lower() for name in response.value("access-control-expose-headers").split(",")}
     missing = [name for name in EXPOSED if name.lower() not in found]

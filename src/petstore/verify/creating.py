@@ -1,4 +1,4 @@
-"""New animals: which bodies are valid, what is stored, and when it is visible."""
+"""New animals: which bodies are valid, what is stored, and when new animals appear in lists."""
 
 import json
 from contextlib import ExitStack
@@ -10,7 +10,7 @@ from petstore.verify.findings import Findings, expect, expect_error, expect_stat
 from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
-CONNECTIONS = 8  # that look for a new animal: enough to reach every worker of a small deployment
+CONNECTIONS = 8  # connections that look for a new animal; enough to reach every worker of a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
@@ -27,7 +27,7 @@ MALFORMED = [
 
 
 def created(session: Session) -> Findings:
-    """A new animal is 201 with what was sent and the assigned `id`."""
+    """A create returns 201 with the values sent and the assigned `id`."""
     for status in STATUSES:
         sent: dict[str, Any] = {"name": new_name(), "categoryId": 7, "status": status}
         response = session.add(**sent)
@@ -41,7 +41,7 @@ def status_optional(session: Session) -> Findings:
 
 
 def fetched(session: Session) -> Findings:
-    """A new animal can be fetched by its id at once."""
+    """A new animal can be fetched by its id immediately."""
     response = session.add()
     yield from expect_status(response, 201)
     if response.pet:
@@ -75,21 +75,21 @@ def malformed_bodies(session: Session) -> Findings:
 
 
 def every_field_named(session: Session) -> Findings:
-    """One message names every field at fault."""
+    """One message names every invalid field."""
     response = session.post(b'{"name":1,"categoryId":"1","status":"lost"}')
     right = all(name in response.message for name in ("name", "categoryId", "status"))
     yield from expect(right, "a message that names name, categoryId and status", response)
 
 
 def position_named(session: Session) -> Findings:
-    """For a body that is not JSON, the message gives the position."""
+    """If a body is not valid JSON, the message gives the position of the error."""
     response = session.post(b'{"name": "verify-1",\n "categoryId": }')
     yield from expect_error(response, 400, "invalid_body")
     yield from expect("line 2, column 16" in response.message, "a message that says line 2, column 16", response)
 
 
 def stored_as_sent(session: Session) -> Findings:
-    """Names and numbers are stored as sent, a client's `id` and unknown members are ignored, `status` has a default."""
+    """Names and numbers are stored as sent, `id` and unknown members are ignored, and `status` has a default."""
     name = f"{new_name()}  \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
     response = session.add(name=name, categoryId=INT64_MAX, **IGNORED)
     pet = response.pet
@@ -100,12 +100,12 @@ def stored_as_sent(session: Session) -> Findings:
 
 
 def location(session: Session) -> Findings:
-    """`Location` of a 201 is the address of the new animal, as long as an operation gets one animal."""
+    """The `Location` of a 201 is the address of the new animal, until `GET /pets/{petId}` is removed."""
     response = session.add()
     yield from expect_status(response, 201)
     if response.pet and response.date < end_of_items("/pets"):
         target = f"{session.addresses[0].path}/pets/{response.pet['id']}"
-        cause = "a proxy changes the path, and the service does not know: set --public-url or --staging-url"
+        cause = "a proxy changes the path; set --public-url or --staging-url"
         yield from expect(response.value("location").endswith(target), f"`Location: …{target}`", response, cause)
 
 
@@ -124,12 +124,12 @@ def added_once(session: Session) -> Findings:
     yield from expect_status(response, 201)
     pages = session.newest()
     ids = [pet["id"] for page in pages for pet in page.pets if pet.get("name") == name]
-    cause = "a proxy repeats POST requests" if len(ids) > 1 else ""
+    cause = "a proxy retries POST requests" if len(ids) > 1 else ""
     yield from expect(len(ids) == 1, f"one animal with the name {name}, not {len(ids)}", pages[-1], cause)
 
 
 def visible_at_once(session: Session) -> Findings:
-    """A new animal is in the next list, whichever worker answers."""
+    """A new animal is in the next list, regardless of which worker responds."""
     session.newest()
     end = session.end_of_list()
     name, line = new_name(), f"GET /pets?{end.query}"
@@ -148,7 +148,7 @@ def visible_at_once(session: Session) -> Findings:
         yield from expect_status(added, 201)
         stale = [page for page in read_all() if not _has(page, name) and not session.next_page(page)]
     if 0 < len(stale) < CONNECTIONS:
-        cause = f"a worker does not notice changes: {len(stale)} of {CONNECTIONS} connections got the old list"
+        cause = f"a worker serves stale pages: {len(stale)} of {CONNECTIONS} connections got the old list"
         yield unexpected(f"a list with {name}", stale[0], cause)
     elif stale:
         yield unexpected(f"a list with {name}", stale[0], "a cache in front of the service, or a stale page in it")

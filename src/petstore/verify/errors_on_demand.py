@@ -1,4 +1,4 @@
-"""Errors on demand: on staging, a client can ask for each error with `Prefer`."""
+"""Errors on demand: on staging, a client can request each error with `Prefer`."""
 
 import secrets
 
@@ -46,7 +46,7 @@ def delay(session: Session) -> Findings:
 
 
 def nothing_done(session: Session) -> Findings:
-    """With a simulated error, nothing is added and no idempotency key is used up."""
+    """A simulated error adds nothing and does not use up the idempotency key."""
     header, body = f"Idempotency-Key: verify-{secrets.token_hex(8)}", new_pet()
     yield from expect_error(session.post(body, header, "Prefer: error=unavailable"), 503, "unavailable")
     response = session.post(body, header)

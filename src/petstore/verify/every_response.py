@@ -1,4 +1,4 @@
-"""What holds for every response. These checks send nothing: they look at all responses that the others received."""
+"""Promises about every response. These checks send nothing. They examine the responses that the others received."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from petstore.verify.transport import Response
 
 RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 DAY = 86_400
-CLOCK_MAX = 60  # seconds by which the clock of this machine may be wrong
+CLOCK_MAX = 60  # seconds that this machine's clock may be off
 
 
 def _errors(session: Session) -> Iterator[Response]:
@@ -16,7 +16,7 @@ def _errors(session: Session) -> Iterator[Response]:
 
 
 def rate_limit_headers(session: Session) -> Findings:
-    """Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, which are numbers."""
+    """Every response has numeric `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` headers."""
     nowhere = not any(response.values(name) for response in session.received for name in RATE_LIMIT)
     for response in session.received:
         others = any(response.values(name) for name in RATE_LIMIT) or (nowhere and response.values("x-request-id"))
@@ -62,7 +62,7 @@ def errors_exactly(session: Session) -> Findings:
 
 
 def request_ids(session: Session) -> Findings:
-    """Every response has an `X-Request-Id` that no other response has."""
+    """Every response has a unique `X-Request-Id`."""
     seen: set[str] = set()
     for response in session.received:
         ids = response.values("x-request-id")
@@ -75,7 +75,7 @@ def request_ids(session: Session) -> Findings:
 
 
 def cache_control(session: Session) -> Findings:
-    """Lists and animals may be kept if they are revalidated (`private, no-cache`), everything else is `no-store`."""
+    """Lists and animals may be stored but must be revalidated (`private, no-cache`). All else is `no-store`."""
     for response in session.received:
         kept = response.status in (200, 304)
         expected = "private, no-cache" if kept else "no-store"

@@ -1,4 +1,4 @@
-"""What a check reports: a broken promise, or why the promise could not be tested. And the usual expectations."""
+"""The results of a check, which are findings or the reason for skipping it, and common expectations."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from petstore.verify.transport import Response
 
 
 class Finding(NamedTuple):
-    """A broken promise. `cause` is what the check suspects; `causes.py` may know better from the response."""
+    """A broken promise. `cause` is the cause that the check suspects. `causes.py` may find a better one."""
 
     expected: str
     received: str
@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
 
 class Skip(Exception):
-    """The promise cannot be tested here. The text says why, and what would make it possible."""
+    """The promise cannot be tested. The message says why, and what to do about it."""
 
 
 Findings = Iterator[Finding]
@@ -36,7 +36,7 @@ def expect_status(response: Response, status: int, cause: str = "") -> Findings:
 
 
 def expect_error(response: Response, status: int, code: str = "", cause: str = "") -> Findings:
-    """An `Error` body with this status and, unless it is empty, this code."""
+    """Expects an `Error` body with this status and, unless it is empty, this code."""
     right = response.status == status and is_error(response) and code in ("", response.code)
     yield from expect(right, f"{status} {code}".rstrip() + " with an Error body", response, cause)
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: a create that is sent again adds nothing."""
+"""Idempotency keys: a retried create adds nothing."""
 
 import secrets
 
@@ -13,7 +13,7 @@ def _new_header() -> str:
 
 
 def replay(session: Session) -> Findings:
-    """The same create again returns the original 201 with `Idempotent-Replayed: true`."""
+    """A retried create returns the original 201 with `Idempotent-Replayed: true`."""
     header, body = _new_header(), new_pet()
     first, again = session.post(body, header), session.post(body, header)
     yield from expect_status(first, 201)
@@ -25,11 +25,11 @@ def replay(session: Session) -> Findings:
         right = again.values("idempotent-replayed") == ["true"]
         yield from expect(right, "`Idempotent-Replayed: true`", again, "a proxy removed `Idempotent-Replayed`")
         fresh = not first.values("idempotent-replayed")
-        yield from expect(fresh, "no `Idempotent-Replayed`", first, "a proxy repeats POST requests")
+        yield from expect(fresh, "no `Idempotent-Replayed`", first, "a proxy retries POST requests")
 
 
 def mismatch(session: Session) -> Findings:
-    """Another body with the same idempotency key is 422 `idempotency_mismatch`, and changes nothing."""
+    """A different body with the same idempotency key is 422 `idempotency_mismatch`, and changes nothing."""
     header, body = _new_header(), new_pet()
     first, other, again = session.post(body, header), session.post(new_pet(), header), session.post(body, header)
     yield from expect_error(other, 422, "idempotency_mismatch", "a proxy dropped `Idempotency-Key`")
@@ -38,7 +38,7 @@ def mismatch(session: Session) -> Findings:
 
 
 def parallel(session: Session) -> Findings:
-    """Of parallel creates with one idempotency key, one adds the animal and the others return it."""
+    """If parallel creates have the same idempotency key, one adds the animal and the others return it."""
     headers = ("Content-Type: application/json", _new_header())
     end, name = session.list_end, new_name()
     body = new_pet(name=name, status=end.status if end else "available")
@@ -60,6 +60,6 @@ def parallel(session: Session) -> Findings:
 
 
 def invalid_key(session: Session) -> Findings:
-    """An idempotency key of more than 255 characters is 400 `invalid_parameter`."""
+    """An idempotency key longer than 255 characters is 400 `invalid_parameter`."""
     response = session.post(new_pet(), "Idempotency-Key: " + "v" * 256)
     yield from expect_error(response, 400, "invalid_parameter", "a proxy dropped `Idempotency-Key`")

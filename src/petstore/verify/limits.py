@@ -1,4 +1,4 @@
-"""Rate limits: what counts, and, with a key that has a small limit, that exactly the limit is admitted."""
+"""Rate limits: which requests count and, with a key that has a low limit, that exactly the limit is admitted."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # of a key for --limit-key; a lower limit would lead to a ban
-BEYOND = 5  # requests that are sent beyond the limit
-CLOCKS_MAX = 5  # seconds between `Date`, which may be old, and the clock that limits are counted by
-OTHER_GATE = "the addresses do not share a gate: they count in different Redis servers (--gate)"
-OTHER_CLIENT = "another client uses this key, or a proxy repeats requests"
+LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed limits of the key for --limit-key; a lower limit would lead to a ban
+BEYOND = 5  # requests sent beyond the limit
+CLOCKS_MAX = 5  # seconds between `Date`, which may be out of date, and the gate's clock
+OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
+OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
 
 def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
-    """Between two responses, so many requests were counted, unless the window ended or another one is shown."""
+    """Expects `count` requests to be counted between two responses, if both show the same window."""
     for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
         if before.value(name) != after.value(name):
             return
@@ -26,7 +26,7 @@ def expect_counted(before: Response, after: Response, count: int, cause: str) ->
 
 
 def every_request_counts(session: Session) -> Findings:
-    """Every request with a valid key counts once, whatever its response."""
+    """Every request with a valid key counts once, regardless of its response."""
     sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
     for before, after in pairwise([session.send(*each) for each in sent]):
         yield from expect_counted(before, after, 1, OTHER_CLIENT)
@@ -62,7 +62,7 @@ def _send(session: Session) -> Response:
 
 
 def _wait(session: Session, refused: Response) -> None:
-    """Waits as long as `Retry-After` says. Raises Skip."""
+    """Waits for the seconds in `Retry-After`. Raises Skip."""
     seconds = refused.number("retry-after")
     if seconds is None:
         raise Skip("`Retry-After` is not a number of seconds")
@@ -70,7 +70,7 @@ def _wait(session: Session, refused: Response) -> None:
 
 
 class Burst(NamedTuple):
-    """Parallel requests, more than the limit allows."""
+    """The responses to parallel requests that exceed the limit."""
 
     admissible: int
     responses: list[Response]
@@ -85,13 +85,15 @@ def _burst(session: Session) -> Burst:
         first = _send(session)
     left, limit, reset = (first.number(f"x-ratelimit-{name}") for name in ("remaining", "limit", "reset"))
     if left is None or limit is None or reset is None or not LIMIT_MIN <= limit <= LIMIT_MAX:
-        raise Skip(f"the key for --limit-key has a limit of {limit}; use one from {LIMIT_MIN} to {LIMIT_MAX}")
+        raise Skip(
+            f"the key for --limit-key has a limit of {limit}; use a key with a limit from {LIMIT_MIN} to {LIMIT_MAX}"
+        )
     responses = session.send_at_once(left + BEYOND, LINE, key=session.limit_key)
     return Burst(left, responses, max(each.date for each in responses) < reset - 1)
 
 
 def exact(session: Session) -> Findings:
-    """Of parallel requests through all addresses, exactly the limit is admitted."""
+    """If parallel requests through all addresses exceed the limit, exactly the limit is admitted."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)
@@ -105,12 +107,12 @@ def exact(session: Session) -> Findings:
 
 
 def most_requests(limit: int) -> int:
-    """How many requests the checks of this file send with a key that has this limit."""
+    """Returns the maximum number of requests that these checks send with a key that has this limit."""
     return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
 
 
 def _refused(session: Session) -> Response:
-    """A response to a request beyond the limit. Raises Skip."""
+    """Returns the response to a request beyond the limit. Raises Skip."""
     response = _send(session)
     if response.status == 200:
         response = next((each for each in _burst(session).responses if each.status == 429), response)
@@ -125,7 +127,7 @@ def refusal(session: Session) -> Findings:
 
 
 def refusal_headers(session: Session) -> Findings:
-    """A 429 has the code `rate_limit_exceeded`, nothing remaining, and a `Reset` that matches `Retry-After`."""
+    """A 429 has the code `rate_limit_exceeded`, 0 remaining, and a `Reset` that matches `Retry-After`."""
     response = _refused(session)
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)

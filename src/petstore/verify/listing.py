@@ -1,4 +1,4 @@
-"""Lists of animals: their form, their length, and which parameters are valid."""
+"""Lists of animals: their format, their length and their parameters."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ INVALID = [
 
 
 def is_pet(value: Any) -> bool:
-    """Whether it is an animal, as the specification defines one."""
+    """Whether the value is an animal according to the specification."""
     return (
         isinstance(value, dict)
         and _is_int64(value.get("id"))
@@ -42,7 +42,7 @@ def expect_list(response: Response, most: int) -> Findings:
 
 
 def array(session: Session) -> Findings:
-    """A list is a JSON array of animals, 20 at most unless `limit` is given."""
+    """A list is a JSON array of at most 20 animals unless `limit` is given."""
     yield from expect_list(session.send("GET /pets"), 20)
 
 
@@ -59,7 +59,7 @@ def limit_maximum(session: Session) -> Findings:
 
 
 def status_filter(session: Session) -> Findings:
-    """With `status`, a list has only animals of that status."""
+    """With `status`, a list has only animals with that status."""
     for status in STATUSES:
         response = session.send(f"GET /pets?status={status}")
         yield from expect_list(response, 20)
@@ -68,7 +68,7 @@ def status_filter(session: Session) -> Findings:
 
 
 def order(session: Session) -> Findings:
-    """Animals are in ascending order of their ids, each with `id`, `name`, `categoryId` and `status` in this order."""
+    """Animals are ordered by ascending id. Each has `id`, `name`, `categoryId` and `status`, in this order."""
     response = session.send("GET /pets?limit=100")
     yield from expect_status(response, 200)
     ids = [pet["id"] for pet in response.pets]
@@ -78,7 +78,7 @@ def order(session: Session) -> Findings:
 
 
 def exact_length(session: Session) -> Findings:
-    """A list has as many animals as `limit` says, or 20 without it, if that many exist."""
+    """A list has exactly `limit` animals, which defaults to 20, if that many exist."""
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
         raise Skip(TOO_FEW)
@@ -88,7 +88,7 @@ def exact_length(session: Session) -> Findings:
 
 
 def status_complete(session: Session) -> Findings:
-    """With `status`, a list has every animal of that status."""
+    """With `status`, a list has every animal with that status."""
     whole = session.send("GET /pets?limit=100").pets
     for status in STATUSES:
         response = session.send(f"GET /pets?limit=100&status={status}")
@@ -97,7 +97,7 @@ def status_complete(session: Session) -> Findings:
 
 
 def invalid_parameters(session: Session) -> Findings:
-    """An invalid or repeated `limit`, `status` or `cursor` is 400 `invalid_parameter`, which names the parameter."""
+    """An invalid or repeated `limit`, `status` or `cursor` is 400 `invalid_parameter`. The message names it."""
     for name, query in INVALID:
         response = session.send(f"GET /pets?{query}")
         yield from expect_error(response, 400, "invalid_parameter")
@@ -105,7 +105,7 @@ def invalid_parameters(session: Session) -> Findings:
 
 
 def every_parameter_named(session: Session) -> Findings:
-    """One message names every parameter at fault."""
+    """One message names every invalid parameter."""
     response = session.send("GET /pets?limit=0&status=lost&cursor=x")
     yield from expect_error(response, 400, "invalid_parameter")
     right = all(name in response.message for name in ("limit", "status", "cursor"))

@@ -1,16 +1,16 @@
-"""Methods, and which error a request gets that has several faults."""
+"""Methods, and the order in which a request is checked."""
 
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
 from petstore.verify.session import Session
 from petstore.verify.transport import Response
 
-# What may differ between a GET and the HEAD that follows it.
+# Headers that may differ between GET and HEAD.
 VARYING = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset", "connection", "keep-alive",
            "transfer-encoding", "content-length", "age"}  # fmt: skip
 
 
 def head(session: Session) -> Findings:
-    """`HEAD` has the status and the headers of `GET`, and no body."""
+    """`HEAD` has the same status and headers as `GET`, and no body."""
     for path in ("/pets?limit=1", "/pets/0"):
         get, response = session.send(f"GET {path}"), session.send(f"HEAD {path}")
         yield from expect_status(response, get.status)
@@ -23,14 +23,14 @@ def _steady(response: Response) -> set[tuple[str, str]]:
 
 
 def options(session: Session) -> Findings:
-    """`OPTIONS` is 204 with `Allow`, and needs no key."""
+    """`OPTIONS` is 204 with `Allow`, and does not require a key."""
     response = session.send("OPTIONS /pets", key="")
     yield from expect_status(response, 204)
     yield from _expect_allow(response, {"GET", "HEAD", "OPTIONS", "POST"})
 
 
 def other_methods(session: Session) -> Findings:
-    """Another method on a known path is 405 `method_not_allowed` with `Allow`."""
+    """Any other method on a known path is 405 `method_not_allowed` with `Allow`."""
     for line, allowed in (
         ("PUT /pets", {"GET", "HEAD", "OPTIONS", "POST"}),
         ("PATCH /pets/0", {"GET", "HEAD", "OPTIONS"}),
@@ -46,7 +46,7 @@ def _expect_allow(response: Response, allowed: set[str]) -> Findings:
 
 
 def key_first(session: Session) -> Findings:
-    """The key is checked first: an unknown path or invalid parameter without a key is 401."""
+    """The key is checked first, so a request without a key is 401 even if its path or parameters are invalid."""
     for line in ("GET /verify", "GET /pets?limit=0"):
         yield from expect_error(session.send(line, key=""), 401, "unauthorized")
 

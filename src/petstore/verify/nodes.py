@@ -1,4 +1,4 @@
-"""Several addresses of one environment: they share animals, counters, tags and cursors, and their clocks agree."""
+"""Several addresses of one environment share animals, counters, entity tags and cursors, and their clocks agree."""
 
 import math
 import time
@@ -10,16 +10,16 @@ from petstore.verify.listing import TOO_FEW
 from petstore.verify.session import Session, new_name
 from petstore.verify.transport import Address
 
-CLOCKS_MAX = 2  # seconds between two addresses
-SAMPLES = 4  # in a second, because responses show whole seconds
+CLOCKS_MAX = 2  # seconds between the clocks of two addresses
+SAMPLES = 4  # samples in one second, because responses show whole seconds
 OTHER_STORE = "the addresses do not share a store (--store)"
 
 
 def visible_everywhere(session: Session) -> Findings:
-    """An animal added through one address is in the next list through every other."""
+    """An animal added through one address is in the next list from every other address."""
     status = session.end_of_list().status
     for address in (*session.addresses, *session.addresses):
-        session.newest(address)  # so that each has the list in memory
+        session.newest(address)  # so that each address has cached the list
     for writer in session.addresses:
         name = new_name()
         added = session.add(at=writer, name=name, status=status)
@@ -31,14 +31,14 @@ def visible_everywhere(session: Session) -> Findings:
 
 
 def same_counters(session: Session) -> Findings:
-    """All addresses count a key's requests together."""
+    """All addresses share the counters of a key."""
     first, second = ([session.send("GET /pets?limit=1", at=each) for each in session.addresses] for _ in range(2))
     for before, after in zip(first, second, strict=True):
         yield from expect_counted(before, after, len(session.addresses), OTHER_GATE)
 
 
 def same_tags(session: Session) -> Findings:
-    """All addresses send the same list with the same `ETag`."""
+    """All addresses return the same list with the same `ETag`."""
     first, *others = (session.send("GET /pets?limit=5", at=address) for address in session.addresses)
     for other in others:
         yield from expect(other.body == first.body, f"the list of {first.address.url}", other, OTHER_STORE)
@@ -46,7 +46,7 @@ def same_tags(session: Session) -> Findings:
 
 
 def same_cursors(session: Session) -> Findings:
-    """A cursor from one address is valid through every other."""
+    """A cursor from one address is valid at every other address."""
     pages = [session.send("GET /pets?limit=1", at=address) for address in session.addresses]
     queries = [session.next_page(page) for page in pages]
     if not all(queries):
@@ -74,14 +74,14 @@ def same_time(session: Session) -> Findings:
 
 
 class Ahead(NamedTuple):
-    """By how many seconds a clock is ahead of the clock of this machine."""
+    """How many seconds a clock is ahead of this machine's clock."""
 
     least: float
     most: float
 
 
 def _clock(session: Session, address: Address) -> Ahead:
-    """From the end of a simulated 429, a second away and rounded up; without one, from `Date`, which may be old."""
+    """Reads the clock from the `Reset` of a simulated 429 or, if it is not available, from the less accurate `Date`."""
     response = session.send("GET /pets?limit=1", "Prefer: error=rate_limit_exceeded, retry-after=1", at=address)
     reset = response.number("x-ratelimit-reset")
     if response.status == 429 and reset is not None:

@@ -10,7 +10,7 @@ from petstore.verify.transport import Response, link_target
 
 
 def _first_page(session: Session) -> Response:
-    """A page that has a next one. Raises Skip."""
+    """Returns a page that is not the last. Raises Skip."""
     response = session.send("GET /pets?limit=1")
     if not session.next_page(response):
         raise Skip(TOO_FEW)
@@ -18,7 +18,7 @@ def _first_page(session: Session) -> Response:
 
 
 def complete(session: Session) -> Findings:
-    """Pages follow each other without gaps or repetitions, and the last one has no link to a next page."""
+    """Following the links returns every animal once, and the last page has no link to a next page."""
     whole = session.send("GET /pets?limit=100")
     if len(whole.pets) < 2:
         raise Skip(TOO_FEW)
@@ -37,11 +37,11 @@ def complete(session: Session) -> Findings:
 
 
 def link_address(session: Session) -> Findings:
-    """The link to the next page leads to the address that the client uses."""
+    """The link to the next page has the address that the client uses."""
     response = _first_page(session)
     address = session.addresses[0]
     target = link_target(response, "next").partition("?")[0]
-    cause = "a proxy changes the path or the host, and the service does not know: set --public-url or --staging-url"
+    cause = "a proxy changes the path or the host; set --public-url or --staging-url"
     right = target == f"{address.url}/pets"
     yield from expect(right, f"`Link` to {address.url}/pets, not {target},", response, cause)
 
@@ -59,7 +59,7 @@ def link_parameters(session: Session) -> Findings:
 
 
 def cursors(session: Session) -> Findings:
-    """A cursor is valid with any `limit`, and an altered one is 400."""
+    """A cursor is valid with any `limit`, and an altered cursor is 400."""
     cursor = parse_qs(session.next_page(_first_page(session))).get("cursor", [""])[0]
     one, two = (session.send(f"GET /pets?limit={limit}&cursor={cursor}") for limit in (1, 2))
     yield from expect(bool(one.pets) and two.pets[:1] == one.pets, "the same next animal with another limit", two)

@@ -1,4 +1,4 @@
-"""Paths match exactly, and nothing on the way may rewrite them."""
+"""Paths match exactly, and proxies do not rewrite them."""
 
 from petstore.verify.findings import Findings, expect_error
 from petstore.verify.session import Session

@@ -1,4 +1,4 @@
-"""Runs the checks: finds out what an address offers, plans the requests, and turns findings into results."""
+"""Runs the checks: probes the addresses, plans the requests and converts findings to results."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,28 +15,28 @@ from petstore.verify.session import ListEnd, Session
 from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
 
 REQUESTS_MAX = 400
-LIST_PAGES_MAX = 6  # for each status, to find the end of a list
-SHOWN_FINDINGS = 3  # of one check
+LIST_PAGES_MAX = 6  # pages to read for each status, to find the end of a list
+SHOWN_FINDINGS = 3  # findings shown for one check
 
 
 class Result(NamedTuple):
     check: str
     promise: str
     result: Literal["ok", "broken", "skipped"]
-    detail: str  # for `broken` what was expected and received, for `skipped` the reason
+    detail: str  # what was expected and received if broken, the reason if skipped
 
 
 class Plan(NamedTuple):
-    checks: list[tuple[Check, str]]  # each with the reason to skip it, or nothing
-    requests: int  # at most
-    limit_requests: int  # at most, with the limit key
+    checks: list[tuple[Check, str]]  # each with the reason for skipping it, or an empty string
+    requests: int  # the maximum
+    limit_requests: int  # the maximum with the limit key
     writes: bool
-    began: datetime  # by the clock of the service
+    began: datetime  # on the service's clock
     environment: str
 
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
-    """Plans a run. Raises OperatorError if an address is unreachable, or a key or its limit does not suffice."""
+    """Plans a run. Raises OperatorError if an address is unreachable, a key is not valid or its limit is too low."""
     first, *_ = [_probe(session, address) for address in session.addresses]
     limit_requests = 0
     if session.limit_key:
@@ -45,13 +45,13 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
     offers_errors = bool(_probed(session, "GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
     missing: dict[Need, str] = {}
     if not (offers_errors or write):
-        missing["write"] = "it would write, and this address may be live; --write allows it"
+        missing["write"] = "it would add animals, and this address may be live; allow it with --write"
     elif _probed(session, "POST /pets", body=b"{}").status == 403:
-        missing["write"] = "the key does not have the write scope; use one that has it"
+        missing["write"] = "the key does not have the write scope; use a key that has it"
     if not session.limit_key:
-        missing["limit key"] = "it needs another key, with a small limit; --limit-key names it"
+        missing["limit key"] = "it requires a second key with a low limit; pass it with --limit-key"
     if len(session.addresses) == 1:
-        missing["addresses"] = "it needs another address of the same environment; --also names it"
+        missing["addresses"] = "it requires another address of the same environment; pass it with --also"
     if not offers_errors:
         missing["errors on demand"] = "this address does not offer errors on demand; staging does"
     wanted = [check for check in CHECKS if level == "contract" or check.level == "spec"]
@@ -59,8 +59,10 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
     pages = LIST_PAGES_MAX * len(STATUSES) if level == "contract" and "write" not in missing else 0
     requests = pages + sum(check.most_requests(len(session.addresses)) for check, why in chosen if not why)
     if session.sent + requests > REQUESTS_MAX:
-        raise OperatorError(f"{len(session.addresses)} addresses need more than {REQUESTS_MAX} requests: give fewer")
-    _check_limit(first, session.sent + requests - 1)  # the first has been counted
+        raise OperatorError(
+            f"{len(session.addresses)} addresses require more than {REQUESTS_MAX} requests; pass fewer addresses"
+        )
+    _check_limit(first, session.sent + requests - 1)  # the first request has already been counted
     return Plan(
         checks=chosen,
         requests=session.sent + requests,
@@ -72,7 +74,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
 
 
 def run(session: Session, plan: Plan) -> Iterator[Result]:
-    """Runs the checks of a plan, one after the other. Raises OperatorError if the address becomes unreachable."""
+    """Runs the checks of a plan in order. Raises OperatorError if the address becomes unreachable."""
     if plan.writes and any(check.level == "contract" for check, _ in plan.checks):
         session.list_end = _list_end(session)
     for check, why in plan.checks:
@@ -99,11 +101,11 @@ def _in_words(finding: Finding) -> str:
     return escaped(f"{text}; likely cause: {cause}" if cause else text)
 
 
-# What an address offers
+# Probing
 
 
 def _probe(session: Session, address: Address, key: str | None = None, option: str = "--key") -> Response:
-    """The first list. Raises OperatorError unless the address and the key work."""
+    """Requests a list. Raises OperatorError if the address or the key does not work."""
     response = _probed(session, "GET /pets?limit=1", at=address, key=key)
     if response.status == 200 or (response.status == 429 and key):
         return response
@@ -111,7 +113,7 @@ def _probe(session: Session, address: Address, key: str | None = None, option: s
         reason = session.without_keys(shown(response.message))
         raise OperatorError(f"{address.url} refuses the key of {option}: {response.status} {reason}")
     if response.status == 429:
-        raise OperatorError(f"the key has no requests left; Retry-After: {shown(response.value('retry-after'))}")
+        raise OperatorError(f"the key has reached its limit; Retry-After: {shown(response.value('retry-after'))}")
     hint = (
         "; is it a base address, such as https://staging.example.com/v1?" if response.status in (301, 302, 404) else ""
     )
@@ -134,18 +136,18 @@ def _probed(
 
 
 def _check_limit(response: Response, requests: int) -> None:
-    """Raises OperatorError if the key's limit does not allow so many requests."""
+    """Raises OperatorError if the key has fewer requests remaining than `requests`."""
     left, reset = response.number("x-ratelimit-remaining"), response.number("x-ratelimit-reset")
     if left is not None and left < requests:
         until = f" until {datetime.fromtimestamp(reset, UTC):%H:%M:%S} UTC" if reset and reset < 1e11 else ""
         raise OperatorError(
-            f"the checks send up to {requests} requests, and the key has {left} left{until};"
+            f"the checks send up to {requests} requests, but the key has only {left} left{until};"
             " use a key with a higher limit"
         )
 
 
 def _list_end(session: Session) -> ListEnd | None:
-    """The last page of the first list that is not too long."""
+    """Returns the last page of the first list that is not too long."""
     for status in STATUSES:
         query = f"limit=100&status={status}"
         for _ in range(LIST_PAGES_MAX):

@@ -1,4 +1,4 @@
-"""A session: sends requests to the addresses under test, and remembers what arrived."""
+"""A session, which sends requests to the addresses under test and records the responses."""
 
 import secrets
 import threading
@@ -15,12 +15,12 @@ from petstore.keys import without_keys
 from petstore.verify.findings import Skip
 from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
-SECONDS_MAX = 110.0  # the last request may take ten more
+SECONDS_MAX = 110.0  # the last request may take ten seconds more
 NAME = "verify-"
 
 
 class ListEnd(NamedTuple):
-    """The last page of a list: the status of its animals, and the query that leads to it."""
+    """The last page of a list: the status of its animals, and its query."""
 
     status: str
     query: str
@@ -34,7 +34,7 @@ class Session:
         self.key = key
         self.limit_key = limit_key
         self._sleep = sleep
-        self.received: list[Response] = []  # from the service; not from a proxy that rejected a malformed message
+        self.received: list[Response] = []  # without responses of a proxy that rejected a malformed message
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
@@ -47,12 +47,12 @@ class Session:
     def message(
         self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
     ) -> bytes:
-        """One request, to be sent once. `line` is its method, and its path below the base address.
+        """Returns the bytes of a request, which must be sent once. `line` is the method and the path below the base.
 
-        `key` is the key to send: None for the session's own, "" for none. Raises Skip when the time is up.
+        `key` defaults to the session's key; "" sends no key. Raises Skip if the deadline has passed.
         """
         if time.monotonic() > self.deadline:
-            raise Skip("two minutes are over: the address responds too slowly to check everything")
+            raise Skip("the limit of two minutes has passed, because the address responds too slowly")
         method, _, path = line.partition(" ")
         address = at or self.addresses[0]
         lines = [f"{method} {address.path}{path} HTTP/1.1", f"Host: {address.authority}", *headers]
@@ -69,8 +69,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse and OSError.
 
-        Reads share one connection for each address. Everything else has a connection to itself, so that no request is
-        sent twice because an idle connection has just been closed.
+        Reads share one connection per address. Every other request uses a new connection, so that it never has to be
+        resent because an idle connection was closed.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)
@@ -100,18 +100,18 @@ class Session:
         raise AssertionError("a new connection either returns a response or raises")
 
     def connect(self, at: Address | None = None) -> Connection:
-        """A new connection, to send messages byte for byte. Raises OSError."""
+        """Opens a new connection. Raises OSError."""
         return Connection(at or self.addresses[0])
 
     def read(self, connection: Connection, line: str) -> Response:
-        """The next response of the service, which `every_response` checks too. Raises NoResponse and OSError."""
+        """Reads the next response and records it for `every_response`. Raises NoResponse and OSError."""
         response = connection.read(line)
         with self._lock:
             self.received.append(response)
         return response
 
     def read_rejection(self, connection: Connection, line: str) -> Response:
-        """The response to a message that a proxy may reject itself. Raises NoResponse and OSError."""
+        """Reads the response to a message that a proxy may reject. Raises NoResponse and OSError."""
         response = connection.read(line)
         if response.values("x-request-id"):
             self.received.append(response)
@@ -120,7 +120,7 @@ class Session:
     def send_at_once(
         self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
     ) -> list[Response]:
-        """The same request so many times in parallel, each on a new connection, through all addresses in turn."""
+        """Sends the same request `count` times in parallel, on new connections and through all addresses in turn."""
         with ExitStack() as stack:
             addresses = [self.addresses[number % len(self.addresses)] for number in range(count)]
             connections = [stack.enter_context(self.connect(address)) for address in addresses]
@@ -133,13 +133,13 @@ class Session:
                 return list(pool.map(send, connections))
 
     def wait(self, seconds: float) -> None:
-        """Raises Skip if the time does not suffice."""
+        """Raises Skip if the wait would exceed the deadline."""
         if time.monotonic() + seconds > self.deadline:
-            raise Skip(f"waiting for {seconds:.0f} s would take longer than two minutes in all")
+            raise Skip(f"waiting for {seconds:.0f} s would exceed the limit of two minutes")
         self._sleep(seconds)
 
     def without_keys(self, text: str) -> str:
-        """A text to be printed. A faulty service may repeat a key."""
+        """Removes keys from a text before it is printed. A faulty service may repeat a key."""
         for key in filter(None, (self.key, self.limit_key)):
             text = text.replace(key, "(the key)")
         return without_keys(text)
@@ -152,7 +152,7 @@ class Session:
     # Animals
 
     def add(self, *headers: str, at: Address | None = None, **members: Any) -> Response:
-        """Adds an animal, whose name begins with `verify-` unless `members` has one."""
+        """Adds an animal. Its name begins with `verify-` unless `members` contains a name."""
         return self.post(new_pet(**members), *headers, at=at)
 
     def post(self, body: bytes, *headers: str, at: Address | None = None) -> Response:
@@ -164,17 +164,17 @@ class Session:
         self.added += sum(each.status == 201 and not each.values("idempotent-replayed") for each in responses)
 
     def next_page(self, response: Response) -> str:
-        """The query of the link to the next page, or nothing."""
+        """Returns the query of the link to the next page, or an empty string."""
         return urlsplit(link_target(response, "next")).query
 
     def end_of_list(self) -> ListEnd:
-        """The last page of a list, to look for new animals. Raises Skip."""
+        """Returns the last page of a list, where new animals appear. Raises Skip."""
         if self.list_end is None:
-            raise Skip("every status has too many animals to find the last page of a list; check this on staging")
+            raise Skip("the lists are too long to find their last page; run this check on staging")
         return self.list_end
 
     def newest(self, at: Address | None = None) -> list[Response]:
-        """The last page of the list, and those that follow it meanwhile."""
+        """Returns the last page of the list, and further pages if there are any by now."""
         pages: list[Response] = []
         query = self.end_of_list().query
         while query and len(pages) < 4:
@@ -188,5 +188,5 @@ def new_name() -> str:
 
 
 def new_pet(**members: Any) -> bytes:
-    """The body of a new animal."""
+    """Returns the body of a create request."""
     return msgspec.json.encode({"name": new_name(), "categoryId": 1, **members})

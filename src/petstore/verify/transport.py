@@ -1,4 +1,4 @@
-"""HTTP/1.1 over plain sockets: requests byte for byte, and responses exactly as they arrive."""
+"""HTTP/1.1 over plain sockets. Sends requests byte for byte, and returns responses exactly as received."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from petstore.errors import OperatorError
 TIMEOUT = 10.0  # seconds for one step on a socket
 HEAD_MAX = 64 * 1024
 BODY_MAX = 4 * 1024 * 1024
-SHOWN_MAX = 160  # characters of a body that a message shows
+SHOWN_MAX = 160  # characters of a body shown in a message
 
 
 class Address(NamedTuple):
@@ -25,7 +25,7 @@ class Address(NamedTuple):
     url: str
     host: str
     port: int
-    path: str  # without a slash at its end
+    path: str  # without a trailing slash
     secure: bool
 
     @property
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Raises OperatorError, whose message does not repeat a password."""
+    """Raises OperatorError. The message never contains a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -50,15 +50,15 @@ def parse_address(url: str) -> Address:
 
 
 class NoResponse(Exception):
-    """The other side sent something that is not an HTTP response, or nothing."""
+    """The server sent nothing, or something that is not an HTTP response."""
 
 
 class Response(NamedTuple):
-    """A response as it arrived. Names of headers are lower case; repeated headers are separate."""
+    """A response as received. Header names are in lower case. Repeated headers are separate."""
 
     request: str  # the method and the path of the request, for messages
     address: Address
-    received: float  # Unix time, by the clock of this machine
+    received: float  # Unix time on this machine's clock
     seconds: float  # from the first byte of the request to the last byte of the response
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -68,7 +68,7 @@ class Response(NamedTuple):
         return [value for found, value in self.headers if found == name.lower()]
 
     def value(self, name: str) -> str:
-        """The value of a header that is sent once, or nothing."""
+        """Returns the value of a header that occurs exactly once, or an empty string."""
         found = self.values(name)
         return found[0] if len(found) == 1 else ""
 
@@ -78,7 +78,7 @@ class Response(NamedTuple):
 
     @property
     def date(self) -> float:
-        """The time of the other side in whole seconds; without `Date`, the time of this machine."""
+        """Returns the server's time in whole seconds or, without `Date`, this machine's time."""
         try:
             return parsedate_to_datetime(self.value("date")).timestamp()
         except ValueError:
@@ -86,7 +86,7 @@ class Response(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body's JSON value, or None."""
+        """Returns the JSON value in the body, or None."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ class Response(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of an `Error` body, or nothing."""
+        """Returns the code of an `Error` body, or an empty string."""
         value = self.json
         return str(value.get("code", "")) if isinstance(value, dict) else ""
 
@@ -105,25 +105,25 @@ class Response(NamedTuple):
 
     @property
     def pet(self) -> dict[str, Any]:
-        """The animal in the body; empty, if it has none with an id."""
+        """Returns the animal in the body, or an empty dictionary if there is none with an id."""
         value = self.json
         return value if has_id(value) else {}
 
     @property
     def pets(self) -> list[dict[str, Any]]:
-        """The animals of a list; none, if the body is not an array of objects with ids."""
+        """Returns the animals of a list, or an empty list if the body is not an array of objects with ids."""
         value = self.json
         return value if isinstance(value, list) and all(map(has_id, value)) else []
 
     @property
     def summary(self) -> str:
-        """What arrived, in a few words and without control characters."""
+        """Describes the response in a few words, without control characters."""
         kind = self.value("content-type")
         return " ".join(part for part in (str(self.status), shown(kind), shown(self.body.decode("latin-1"))) if part)
 
 
 def link_target(response: Response, relation: str) -> str:
-    """The URL of the link with this relation, resolved against the base address; or nothing."""
+    """Returns the absolute URL of the link with this relation, or an empty string."""
     links = re.findall(r'<([^>]*)>\s*;\s*rel="?([^",;]+)"?', ", ".join(response.values("link")))
     return next((urljoin(f"{response.address.url}/", url) for url, found in links if found == relation), "")
 
@@ -133,19 +133,19 @@ def has_id(value: Any) -> bool:
 
 
 def escaped(text: str) -> str:
-    """A text of the other side without characters that a terminal would take for commands."""
+    """Escapes characters that a terminal would interpret."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def shown(text: str) -> str:
-    """A text of the other side, as it arrived in latin-1, decoded, escaped and shortened."""
+    """Decodes, escapes and shortens a text from the server, which was read as latin-1."""
     decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
     return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Trusts the authorities of this machine; the variable SSL_CERT_FILE names others."""
+    """Trusts this machine's certificate authorities, or those in SSL_CERT_FILE."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -183,20 +183,20 @@ class Connection:
         self._socket.sendall(data)
 
     def read(self, request: str, *, interim: bool = False) -> Response:
-        """The next response; interim ones, such as 100 Continue, only if asked for. Raises NoResponse and OSError."""
+        """Reads a response. Skips interim responses such as 100 unless `interim`. Raises NoResponse and OSError."""
         try:
             status, headers = self._read_head()
             while status < 200 and not interim:
                 status, headers = self._read_head()
             without_body = request.startswith("HEAD ") or status < 200 or status in (204, 304)
             body = b"" if without_body else self._read_body(dict(headers))
-        except ValueError as error:  # a length that is not a number
+        except ValueError as error:  # the length is not a number
             raise NoResponse(f"not an HTTP response: {error}") from None
         took = time.monotonic() - self._began
         return Response(request, self.address, time.time(), took, status, headers, body)
 
     def is_closed(self) -> bool:
-        """Whether the other side closes the connection without sending anything more."""
+        """Whether the server closes the connection without sending anything else."""
         try:
             return not self._data and self._socket.recv(1) == b""
         except TimeoutError:
@@ -207,7 +207,7 @@ class Connection:
     def _read_head(self) -> tuple[int, tuple[tuple[str, str], ...]]:
         while b"\r\n\r\n" not in self._data:
             if len(self._data) > HEAD_MAX:
-                raise NoResponse("the head of the response does not end")
+                raise NoResponse("the headers of the response are too long")
             self._receive()
         head, _, self._data = self._data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -222,7 +222,7 @@ class Connection:
         if "content-length" in headers:
             return self._take(int(headers["content-length"]))
         body = b""
-        while True:  # it ends with the connection
+        while True:  # until the connection is closed
             try:
                 self._receive()
             except NoResponse:

@@ -1,1 +1,1 @@
-"""The HTTP interface: one pipeline, two adapters."""
+"""The HTTP API: the request pipeline, and adapters for our server and for ASGI."""

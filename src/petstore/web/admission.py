@@ -1,4 +1,4 @@
-"""Admission: the key behind a request and the gate's decision on it, and the errors 401 and 403."""
+"""Admission: authenticates requests and passes them through the gate. Also creates the errors for 401 and 403."""
 
 import math
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # from an address over its limit, for keys that were never seen valid
+LOOKUPS_PER_SECOND = 10  # look-ups of keys not seen valid before, from an address that is over its limit
 ADDRESSES_MAX = 10_000
 
-QUOTES_AND_LISTS = frozenset("\"',; ")  # what clients add to a key: quotes, or a second header
+QUOTES_AND_LISTS = frozenset("\"',; ")  # indicate that a key is quoted or that the header was sent twice
 
 digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key as the store had it when the gate's version of the keys was `version`."""
+    """A usable key, as it was in the store at this version of the keys."""
 
     key: ApiKey
     limits: Limits
@@ -34,9 +34,9 @@ class CachedKey(msgspec.Struct, frozen=True, gc=False):
     expires: float  # when it must be looked up again
 
 
-# The key, if it is valid; the decision on it or on the client's address; the catalogue's versions at that instant.
+# The key if it is valid, the decision about the key or the client's address, and the versions of the catalogue.
 Admitted = tuple[ApiKey | None, Decision, CatalogueVersion]
-NO_VERSION: CatalogueVersion = (-1, -1)  # of a request that has no key
+NO_VERSION: CatalogueVersion = (-1, -1)  # for a request without a valid key
 
 
 class Admission:
@@ -58,16 +58,16 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._cached: dict[bytes, CachedKey] = {}
-        self._marked: dict[bytes, None] = {}  # the keys that are marked in the gate as valid, the oldest first
+        self._marked: dict[bytes, None] = {}  # keys that are marked as valid in the gate, oldest first
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
-        self._lookups: dict[bytes, int] = {}  # of each address in that second
+        self._lookups: dict[bytes, int] = {}  # look-ups per address in that second
 
     async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
-        """Raises Unavailable."""
+        """Authenticates a request and passes it through the gate. Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
-        if secret is not None and len(secret) == SECRET_LENGTH:  # otherwise it is not a key, and may be 30 KB long
+        if secret is not None and len(secret) == SECRET_LENGTH:  # other texts are not keys, and may be 30 KB long
             freshness = self._freshness
             if not freshness.checked <= now < freshness.due:
                 await freshness.check_at(now)
@@ -86,7 +86,7 @@ class Admission:
                 if passed is not None:
                     decision, version = passed
                     return known.key, decision, version
-                # A key has changed since the look-up. Nothing was counted under the outdated record.
+                # A key has changed since the look-up. The gate has counted nothing.
                 known = await self._look_up(secret, digest, now)
         return None, await self._gate.admit_address(self._environment, self._address_of(request), now), NO_VERSION
 
@@ -94,7 +94,7 @@ class Admission:
         if not well_formed(secret, self._environment):
             return None
         cache = self._cached
-        # First the version, then the key: a change in between makes this look-up outdated, never wrong.
+        # Read the version before the key. If the key changes in between, the gate detects the old version.
         version = await self._gate.keys_version(self._environment)
         key = await self._keys.find(digest)
         if key is None or not key.usable(now):
@@ -113,13 +113,13 @@ class Admission:
         return known
 
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
-        """The decision that refuses to look up this key, or None.
+        """Returns the decision that refuses to look up this key, or None if it may be looked up.
 
-        An address over its limit reaches the store a few times a second, however many keys it makes up. A key that any
-        worker has seen valid is looked up as ever.
+        An address over its limit can cause only a few look-ups per second, no matter how many keys it makes up. Keys
+        that any worker has seen valid are not affected by this limit.
         """
         if not well_formed(secret, self._environment):
-            return None  # costs no look-up
+            return None  # not looked up anyway
         address = self._address_of(request)
         decision = await self._gate.peek_address(self._environment, address, now)
         if decision.outcome is ADMITTED:
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """A few times a second for each address, or network of addresses, that the gate counts as one."""
+        """Allows a few look-ups per second for each bucket of addresses."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)
@@ -160,7 +160,7 @@ def insufficient_scope(scope: Scope) -> InsufficientScope:
 
 
 def _hint(request: Request, secret: str | None, environment: Environment) -> str:
-    """From the form of what was sent, and from nothing that is stored."""
+    """Returns a message that depends only on the format of the credentials, not on stored data."""
     if secret is None:
         if "authorization" not in request.fields and "x-api-key" in request.fields:
             return "Send the API key as Authorization: Bearer <API_KEY>, not as X-API-Key."
@@ -169,7 +169,7 @@ def _hint(request: Request, secret: str | None, environment: Environment) -> str
         return "Send one API key, without quotes, as Authorization: Bearer <API_KEY>."
     other: Environment = "staging" if environment == "live" else "live"
     if secret.startswith(PREFIXES[other]):
-        return f"This API key belongs to the {other} environment, and this is {environment}."
+        return f"This API key belongs to the {other} environment, but this is {environment}."
     if not well_formed(secret, environment):
         return "The API key is mistyped or incomplete: its checksum does not match."
     return Unauthorized.usual

@@ -1,7 +1,7 @@
-"""The pipeline. A request takes one of two paths, each a straight line:
+"""The request pipeline. A request takes one of two paths:
 
-the interface: route → authenticate and pass the gate → method and scope → the operation → reply
-the site:      route → pass the gate by address → document or probe → reply
+the API:  route → authenticate and pass the gate → check method and scope → run the operation → reply
+the site: route → pass the gate by address → serve the document or probe → reply
 """
 
 import logging
@@ -88,7 +88,10 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def publish(self, ticks: float) -> None:
-        """Once a second: pass on what was counted and held back. `ticks` is by perf_counter; infinity at the end."""
+        """Publishes counters and throttled log lines. Called once a second, with the value of `perf_counter`.
+
+        On shutdown, `ticks` is infinity.
+        """
         now = self._clock()
         for api in self._apis.values():
             api.counters.publish(now, api.pets.pages.take_misses())
@@ -96,26 +99,26 @@ class App:
         self._outages.flush(ticks)
 
     def end_delays(self) -> None:
-        """The worker stops: answers that clients prefer later come now."""
+        """On shutdown, send delayed responses immediately."""
         self._delays.end()
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Reply]:
-        """Never raises: every error is a reply."""
+        """Returns the reply to a request. Never raises, because every error becomes a reply."""
         route = self._router.find(request)
         if route is None:
             return self._answer_of_site(request)
         return self._answer_of_interface(request, route)
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
-        """What is under a base address."""
-        # A read that stays in this process waits for nothing. Without a deadline, it takes 1 µs less.
+        """Answers a request under a base address."""
+        # A read from local files never waits, so it needs no deadline. This saves 1 µs.
         task = self._deadlines.begin() if self._reads_wait or request.method == "POST" else None
         now = self._clock()
         request_id = next(self._request_ids)
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        applied, simulated, delayed, strict = "", None, 0.0, False  # what the client preferred
+        applied, simulated, delayed, strict = "", None, 0.0, False  # the client's preferences
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -167,7 +170,7 @@ class App:
         return reply
 
     async def _answer_of_site(self, request: Request) -> Reply:
-        """What is not under a base address. It counts against the client's address; probes and scrapes do not."""
+        """Answers a request outside the base addresses. All except probes and scrapes count against the address."""
         task = self._deadlines.begin()
         now = self._clock()
         request_id = next(self._request_ids)
@@ -193,7 +196,7 @@ class App:
         return reply
 
     async def reject(self, status: int, peer: str) -> Reply:
-        """The reply to a message that never became a request. The address is not charged for it."""
+        """Returns the reply to a message that is not a valid request. Does not count it against the address."""
         REJECTED.add(str(status))
         task = self._deadlines.begin()
         decision = await self._peek(task, "live", peer, self._clock())
@@ -206,9 +209,9 @@ class App:
         return reply
 
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
-        """OPTIONS needs no key. Raises NotFound."""
+        """Answers OPTIONS, which does not require a key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
-        # A preflight has no key, so other clients at its address could use up what a page with a valid key needs.
+        # A preflight never has a key. The limit of the address must not block pages whose requests have a valid key.
         if decision.outcome is not ADMITTED and (key is not None or not is_preflight):
             return refusal(decision)
         if not route.allow:
@@ -226,13 +229,13 @@ class App:
         return reply_of(internal_error(request_id))
 
     async def _peek(self, task: Task | None, environment: Environment, address: str, now: float) -> Decision:
-        """For the headers of responses that no decision came before: of the probes, of errors, in an outage."""
+        """Returns a decision for the headers of a response if there is none yet: for a probe, an error or an outage."""
         if not self._deadlines.has_passed(task):
             try:
                 return await self._gate.peek_address(environment, address, now)
             except (Exception, CancelledError) as error:
                 cause = self._deadlines.cause(task, error)
-                if not isinstance(cause, Unavailable):  # a bug of the gate: the response needs its headers all the same
+                if not isinstance(cause, Unavailable):  # a bug in the gate; the response still needs its headers
                     logger.error("internal error", exc_info=cause)
         return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
@@ -253,7 +256,7 @@ class App:
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:
-    """The fields of the IETF's draft, which say the same as X-RateLimit-*."""
+    """Returns the headers of the IETF draft, with the same values as X-RateLimit-*."""
     policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
     if key:
         policy += f', "day";q={key.per_day};w=86400'

@@ -1,4 +1,4 @@
-"""Runs the app on any ASGI server, for example one that speaks HTTP/2."""
+"""Runs the app on any ASGI server, for example one that supports HTTP/2."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` over an ASGI scope, and the stream of its body."""
+    """A `Request` based on an ASGI scope, and the stream of its body."""
 
     body = b""
 
@@ -44,7 +44,7 @@ class AsgiRequest:
         while self._more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ConnectionError("the client has gone")
+                raise ConnectionError("the client has disconnected")
             self._more = message.get("more_body", False)
             if body := message.get("body", b""):
                 return bytes(body)
@@ -52,12 +52,12 @@ class AsgiRequest:
 
 
 def _path(scope: MutableMapping[str, Any]) -> str:
-    """The path below the place where the app is mounted, decoded as our server decodes it.
+    """Returns the path below the mount point, decoded in the same way as by our server.
 
-    In `path`, the server has also decoded %2F, which looks like the end of a segment. But `raw_path` is optional.
+    Prefers the optional `raw_path`, because in `path` an ASGI server also decodes %2F, which then looks like a slash.
     """
     raw: bytes | None = scope.get("raw_path")
-    # Some servers leave the query in.
+    # Some servers include the query.
     path: str = scope["path"] if raw is None else decoded_path(raw.partition(b"?")[0].decode("latin-1"))
     root: str = scope.get("root_path", "").rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path

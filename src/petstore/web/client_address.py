@@ -1,11 +1,11 @@
-"""The address of a client, also behind trusted proxies."""
+"""Determines the address of a client, also behind trusted proxies."""
 
 import ipaddress
 import re
 from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-HOPS_MAX = 8  # trusted proxies in a row; the entries of X-Forwarded-For before these are not read
+HOPS_MAX = 8  # trusted proxies in a chain; earlier entries of X-Forwarded-For are ignored
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 
@@ -14,17 +14,17 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
-    """The address of the client: the peer or, behind trusted proxies, the nearest address that is not one of them.
+    """Returns the address of the client: the peer or, behind trusted proxies, the nearest address that is not trusted.
 
-    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no address, and is trusted: only
-    local processes reach it.
+    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no address. It is trusted, because
+    only local processes can reach it.
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer
     for hop in reversed(forwarded_for.rsplit(",", HOPS_MAX)):
         address = _without_port(hop.strip())
         if _parsed(address) is None:
-            return peer  # not an address, "unknown" say: the request counts against the nearest proxy
+            return peer  # not an address, for example "unknown", so the request counts against the nearest proxy
         if not is_in(address, trusted):
             return address
         peer = address
@@ -32,14 +32,14 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
 
 
 def _without_port(hop: str) -> str:
-    """Some proxies append the port: 1.2.3.4:5678, [::1]:1."""
+    """Removes the port that some proxies append: 1.2.3.4:5678, [::1]:1."""
     match = _WITH_PORT(hop)
     return (match[1] or match[2]) if match else hop
 
 
 def is_in(address: str, networks: tuple[Network, ...]) -> bool:
     parsed = _parsed(address)
-    plain = getattr(parsed, "ipv4_mapped", None) or parsed  # of a socket that is open for both kinds
+    plain = getattr(parsed, "ipv4_mapped", None) or parsed  # a dual-stack socket maps IPv4 addresses to IPv6
     return parsed is not None and any(parsed in network or plain in network for network in networks)
 
 

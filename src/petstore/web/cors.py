@@ -1,4 +1,4 @@
-"""Cross-origin requests: off unless the operator names origins."""
+"""Cross-origin requests, which are disabled unless the operator sets origins."""
 
 from petstore.web.replies import Lines, line
 from petstore.web.requests import Request
@@ -15,7 +15,7 @@ class Cors:
         self._origins = frozenset(origins)
 
     def is_preflight(self, request: Request) -> bool:
-        """Whether it is a browser that asks on behalf of a page that may call us. It cannot send the page's key."""
+        """Whether this is a browser's preflight for a page from an allowed origin. Preflights have no key."""
         asked = request.method == "OPTIONS" and "access-control-request-method" in request.fields
         return asked and self._allows(request.fields.get("origin"))
 
@@ -29,7 +29,7 @@ class Cors:
         )
 
     def expose(self, request: Request) -> Lines:
-        """For every response under a base address."""
+        """Returns the CORS headers for a response under a base address."""
         origin = request.fields.get("origin")
         if origin is None or not self._allows(origin):
             return line("vary", "Origin")

@@ -1,8 +1,8 @@
-"""Counts what became of the requests to one base address. A request only adds to a dictionary.
+"""Counts the requests to one base address by outcome. Each request only updates dictionaries.
 
-Once a second the counts go to the metrics, every few seconds to the usage in the store. The gate counts the admitted
-requests of keys. These counters add errors, refusals, bans, and requests without a valid key. The last errors of keys
-are written more often, because an operator may be waiting for them.
+The counts are published to the metrics once a second, and written to the usage in the store every few seconds. The gate
+counts the admitted requests of keys. These counters add errors, refusals, bans, and requests without a valid key. The
+recent errors of keys are written more often, because an operator may be waiting for them.
 """
 
 from collections import Counter, defaultdict, deque
@@ -16,18 +16,18 @@ from petstore.store.usage import Usage
 from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentError, TotalUsage, path_to_keep
 
 CountedOperation = OperationName  # or SITE
-SITE = "site"  # what is outside the base addresses
-BANNED_429 = 4290  # the status under which a ban is counted, apart from other 429s
-ROWS_MAX = 250  # rows of usage in one transaction, so that creates do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors of a key, and keys, that one flush writes down
+SITE = "site"  # requests outside the base addresses
+BANNED_429 = 4290  # counts 429s due to a ban separately from other 429s
+ROWS_MAX = 250  # rows of usage per transaction, so that creates do not wait long for the write lock
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors per key, and keys, written by one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
-# Responses that are a page: each came from the cache or was a miss.
+# Responses that contain a page, from the cache or from the store.
 _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
 class RequestCounters:
-    """The counters of one environment. Without a store they count the site's pages, which are no key's usage."""
+    """The counters of one environment, or of the site, which has no usage and so no store."""
 
     def __init__(self, environment: Environment | Literal["none"], usage_store: Usage | None = None) -> None:
         self._environment = environment
@@ -37,12 +37,12 @@ class RequestCounters:
         self._usage: Counter[tuple[str, OperationName, KeyMeasure]] = Counter()
         self._anonymous: Counter[AnonymousMeasure] = Counter()
         self._last_used: dict[str, float] = {}
-        self._errors: dict[str, deque[RecentError]] = {}  # of each key, since the last flush
+        self._errors: dict[str, deque[RecentError]] = {}  # errors of each key since the last flush
 
     def note_error(
         self, key_id: str, at: float, request_id: str, operation: OperationName, status: int, code: str, path: str
     ) -> None:
-        """Keep the last errors of a key. Of a flood of refusals, the first ones are enough: all of them are counted."""
+        """Keeps the recent errors of a key. In a flood of refusals, keeps only the first ones, as all are counted."""
         of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
@@ -60,12 +60,12 @@ class RequestCounters:
         self._durations[operation][int(duration * PER_SECOND)] += 1
 
     def count_simulated(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
-        """An error that the client of staging has preferred: not among the metrics of requests, nor a last error."""
+        """Counts a simulated error, which is not included in the request metrics or in the recent errors."""
         SIMULATED.add(code)
         self._last_used[key.id] = now
 
     def publish(self, now: float, page_misses: int = 0) -> None:
-        """Add what was counted since the last call to the metrics, and to the usage that waits to be written."""
+        """Adds the counts since the last call to the metrics, and to the usage that will be written."""
         pages = 0
         counts, self._counts = self._counts, defaultdict(int)
         for (key_id, plan, operation, status), n in counts.items():
@@ -106,9 +106,9 @@ class RequestCounters:
         return list(self._last_used)
 
     async def flush(self, now: float) -> None:
-        """Write the usage since the last call, under the present minute, some rows at a time.
+        """Writes the usage since the last call to the current minute, in several transactions if necessary.
 
-        Raises Unavailable, and keeps what was not written for the next call.
+        Raises Unavailable. Usage that could not be written is kept for the next call.
         """
         if self._usage_store is None:
             return
@@ -134,9 +134,9 @@ class RequestCounters:
             raise
 
     async def flush_errors(self) -> None:
-        """Write the last errors of keys since the last call.
+        """Writes the errors of keys since the last call.
 
-        Raises Unavailable, and keeps what was not written for the next call.
+        Raises Unavailable. Errors that could not be written are kept for the next call.
         """
         if self._usage_store is None or not self._errors:
             return
@@ -146,12 +146,12 @@ class RequestCounters:
                 [error._replace(path=path_to_keep(error.path)) for of_key in errors.values() for error in of_key]
             )
         except BaseException:
-            self._errors = errors | self._errors  # of a key that has new errors, those
+            self._errors = errors | self._errors  # new errors of a key replace its old ones
             raise
 
 
 def _key_measure(status: int) -> KeyMeasure | None:
-    """Returns None for a request that succeeded: the gate has counted it as admitted."""
+    """Returns None for a successful request, because the gate has already counted it as admitted."""
     if status < 400:
         return None
     if status in (429, BANNED_429):

@@ -1,4 +1,4 @@
-"""How the interface announces that an operation ends: response headers, the 410, and values for the documents."""
+"""Announces the deprecation of an operation in response headers, the 410 and the OpenAPI document."""
 
 from email.utils import format_datetime
 
@@ -7,7 +7,7 @@ from petstore.web.replies import Lines, line
 
 
 def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
-    """On every response of the operation, whatever its status."""
+    """Returns the headers for every response of the operation, regardless of its status."""
     values = deprecation_values(deprecation, base_url)
     return (
         line("deprecation", values["deprecation"])
@@ -18,7 +18,7 @@ def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
 
 
 def deprecation_values(deprecation: Deprecation, base_url: str) -> dict[str, str]:
-    """By the names that the placeholders of the OpenAPI document have."""
+    """Returns the values of the placeholders in the OpenAPI document."""
     return {
         "deprecation": f"@{deprecation.since.timestamp():.0f}",
         "sunset": format_datetime(deprecation.sunset, usegmt=True),

@@ -1,4 +1,4 @@
-"""The documents for people and programs: the landing page, the reference page with its assets, OpenAPI."""
+"""The landing page, the reference page with its assets, and the OpenAPI document."""
 
 import hashlib
 import html
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Documents:
-    """For the two base addresses as clients see them, each a path or a URL that ends in the version segment."""
+    """The documents for two base addresses. Each is a path or a URL that ends in the version segment."""
 
     def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"
@@ -46,7 +46,7 @@ class Documents:
         for name in OWN_ASSETS:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
-        # A version until the first sunset, and one from each sunset on: an operation leaves the document then.
+        # One version before the first sunset, and one after each sunset, when an operation is removed.
         self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
             path: [
@@ -68,14 +68,14 @@ class Documents:
 
 
 def _wants_html(request: Request) -> bool:
-    """Whether HTML is named: a browser does. A program that takes anything gets JSON."""
+    """Whether the client prefers HTML, as a browser does. A program that accepts anything gets JSON."""
     accept = request.fields.get("accept", "")
     wanted = quality(accept, "text/html", "text/*")
     return wanted > 0 and wanted >= quality(accept, "application/json", "application/*")
 
 
 def _version_of_assets() -> str:
-    """Changes with any asset, and stands in the address of each: a browser may keep what it has for ever."""
+    """Returns a hash of all assets. It is part of their addresses, so that browsers can cache them forever."""
     digest = hashlib.sha256()
     for name in (*OWN_ASSETS, "swagger-ui/VERSION"):
         digest.update(_read(name))
@@ -101,7 +101,7 @@ def _document(
 
 
 def openapi_document(live: str, staging: str, now: float, settings: Settings = _DEFAULTS) -> Json:
-    """Returns openapi.yaml at the time `now`, for the two base addresses, with the limits of the settings.
+    """Returns the OpenAPI document at the time `now`, with these base addresses and the limits in the settings.
 
     A base address may be relative to the document.
     """
@@ -148,7 +148,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def filled(node: Any, values: Mapping[str, str]) -> Any:
-    """The same with the value of each {{name}} in its place. Raises KeyError for a name without a value."""
+    """Replaces each {{name}} with its value. Raises KeyError for a name without a value."""
     if isinstance(node, str):
         return _PLACEHOLDER.sub(lambda match: values[match[1]], node)
     if isinstance(node, dict):
@@ -157,13 +157,13 @@ def filled(node: Any, values: Mapping[str, str]) -> Any:
 
 
 def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
-    """Mark an operation of the document as deprecated. `notice` is `x-deprecation`, filled in for it."""
+    """Marks an operation in the document as deprecated. `notice` is `x-deprecation` with its values filled in."""
     described = document["paths"][operation.path][operation.method.lower()]
     described["deprecated"] = True
     described["description"] = f"{notice['description']} {described['description']}"
     responses = described["responses"] | notice["responses"]
     for status in map(int, responses):
-        is_rejection = status in REJECTIONS  # before it is a request for any operation
+        is_rejection = status in REJECTIONS  # rejected before the operation is known
         if is_rejection and status not in STATUS_OF_CODE.values():
             continue
         response = _resolved(responses[str(status)], document)
@@ -173,7 +173,7 @@ def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
 
 
 def _prune(document: Json) -> None:
-    """Remove the components that nothing refers to."""
+    """Removes unused components."""
     components = document["components"]
     for kind in ("responses", "headers", "schemas"):  # responses refer to the other two
         used = _references(document)
@@ -183,7 +183,7 @@ def _prune(document: Json) -> None:
 
 
 def _resolved(part: Json, document: Json) -> Json:
-    """The component that a part of the document refers to, or the part itself."""
+    """Returns the component that a part of the document refers to, or the part itself."""
     if "$ref" not in part:
         return part
     _, components, kind, name = part["$ref"].split("/")
@@ -192,7 +192,7 @@ def _resolved(part: Json, document: Json) -> Json:
 
 
 def _references(value: object) -> set[str]:
-    """The target of every `$ref` within."""
+    """Returns the target of every `$ref` in a value."""
     if isinstance(value, dict):
         own = {value["$ref"]} if "$ref" in value else set()
         return own.union(*map(_references, value.values()))

@@ -1,7 +1,7 @@
-"""The page cache: rendered pages of the list, each used only under the versions of the catalogue it was read under.
+"""The page cache: rendered pages of the list, each valid only for the versions of the catalogue at which it was read.
 
-A new animal has the highest id, so it can change only the pages that end a list. All other entries stay until an
-animal is edited. Without this rule every create would empty the cache. store/freshness.py explains the versions.
+A new animal has the highest id, so it can change only the last page of a list. All other entries stay valid until an
+animal is edited. Without this rule, every create would empty the cache. See store/freshness.py for the versions.
 """
 
 import asyncio
@@ -16,31 +16,31 @@ from petstore.web.replies import Lines
 from petstore.web.requests import ListQuery
 
 CACHE_BYTES = 24 * 1024 * 1024
-OVERHEAD = 1024  # bytes per entry beside its body: headers, and what it takes to find it
+OVERHEAD = 1024  # estimated bytes per entry in addition to its body
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
-    """A reply that can be sent again."""
+    """A page that can be sent to several clients."""
 
     headers: Lines
     body: bytes
     etag: str
-    ends_list: bool = False  # a page without a successor
+    ends_list: bool = False  # whether it is the last page
 
 
 Entries = dict[ListQuery, Rendered]
 
 
 class PageCache:
-    """`version` is always from the gate's step for the request, before anything was read for it."""
+    """`version` is always what the gate returned for the request, before anything was read from the store."""
 
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._version: CatalogueVersion = (-1, -1)
-        self._begun = self._until = 0.0  # when it was last emptied, and when it must be
+        self._begun = self._until = 0.0  # when it was last emptied, and when it must be emptied next
         self._entries: Entries = {}
-        self._ends: Entries = {}  # entries that end a list
-        self._bytes = 0  # of both
+        self._ends: Entries = {}  # last pages
+        self._bytes = 0  # the size of both
         self._misses = 0
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
@@ -50,7 +50,7 @@ class PageCache:
         return self._entries.get(query) or self._ends.get(query)
 
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
-        """Keep what is valid under this version. A request that comes late may turn the cache back, for a moment."""
+        """Removes entries that are not valid for this version. A delayed request may briefly switch to an older one."""
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:
             self._begun, self._until = now, now + KEPT_SECONDS
@@ -61,19 +61,19 @@ class PageCache:
         self._version = version
 
     def put(self, query: ListQuery, rendered: Rendered, version: CatalogueVersion) -> None:
-        """Keep what was read for a request with this version, unless the cache has turned to another since."""
+        """Stores a page that was read at this version, unless the cache has switched to another version since."""
         self._misses += 1
         if version != self._version:
             return
         held = self._ends if rendered.ends_list else self._entries
-        replaced = held.get(query)  # requests that share a read all put it
+        replaced = held.get(query)  # each request that shared the read stores it
         self._bytes += _size(rendered) - (_size(replaced) if replaced else 0)
         held[query] = rendered
         if self._bytes > self._bytes_max:
             self._clear()
 
     async def share(self, query: ListQuery, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
-        """Read once for all requests with the same version that want the same. To be called right after `get`."""
+        """Reads once for all concurrent requests with the same query and version. Must be called right after `get`."""
         reading = self._reads.get(query)
         if reading is None:
             reads = self._reads
@@ -82,7 +82,7 @@ class PageCache:
         return await asyncio.shield(reading)
 
     def take_misses(self) -> int:
-        """How many reads were not answered from the cache, since the last call."""
+        """Returns the number of cache misses since the last call."""
         misses, self._misses = self._misses, 0
         return misses
 

@@ -1,4 +1,4 @@
-"""The operations of one environment, a handler for each: values in, a Reply out; errors are raised."""
+"""The handlers of one environment's operations. They return a Reply, or raise an error."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -34,8 +34,8 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    """A handler gets the request, its key, the catalogue's versions from the gate's step for this request, the time,
-    and whether unknown parameters and members are refused.
+    """The arguments of a handler are the request, its key, the versions of the catalogue that the gate returned, the
+    time, and whether to reject unknown parameters and members.
     """
 
     def __init__(self, pets: Pets, base_url: str, deadlines: Deadlines) -> None:
@@ -65,7 +65,7 @@ class PetOperations:
         if strict:
             check_no_parameters(request.query)
         pet_id = parse_pet_id(last_segment(request.path))
-        # Not from the cache: ids are spread over all animals, so most entries would be used once.
+        # Single animals are not cached, because most entries would be used only once.
         pet = None if pet_id is None else await self._pets.get(pet_id)
         if pet is None:
             raise PetNotFound
@@ -74,7 +74,7 @@ class PetOperations:
     async def create_pet(
         self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
     ) -> Reply:
-        """Raises what `read_body`, `parse_new_pet` and `Pets.add` raise."""
+        """Raises the exceptions of `read_body`, `parse_new_pet` and `Pets.add`."""
         if strict:
             check_no_parameters(request.query)
         check_media_type(request.fields)
@@ -84,14 +84,14 @@ class PetOperations:
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._pets.add(new, now, idempotency_key, self._deadlines.current(), key.id)
         headers = JSON + NO_STORE
-        if now < self._location_end:  # later, nothing is at that address
+        if now < self._location_end:  # after the sunset, there is nothing at that address
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")
         return Reply(201, headers, encode(added.pet), added.pet.id)
 
     async def _read(self, query: ListQuery, version: CatalogueVersion) -> Rendered:
-        """What the cache did not have: from the store, and into the cache."""
+        """Reads a page from the store and adds it to the cache."""
         if self._pets.immediate:
             rendered = await self._render(query)
         else:
@@ -104,7 +104,7 @@ class PetOperations:
         pets, more = await self._pets.page(after=after, limit=limit, status=status)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
-        # The link is part of what the client sees, so a page that gains a successor gets a new tag.
+        # The ETag includes the link, so that it changes when the last page is no longer the last.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
         headers = line("etag", etag) + PRIVATE
         return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)
@@ -122,4 +122,4 @@ HANDLERS: dict[OperationName, Handler] = {
     "getPet": PetOperations.get_pet,
 }
 if unbound := HANDLERS.keys() ^ {each.name for each in OPERATIONS}:
-    raise ValueError(f"one handler for each operation: {', '.join(sorted(unbound))}")
+    raise ValueError(f"each operation must have one handler: {', '.join(sorted(unbound))}")

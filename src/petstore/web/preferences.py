@@ -1,4 +1,4 @@
-"""What a client may ask for with `Prefer` (RFC 7240): strict handling, and on staging errors on demand and delays."""
+"""Preferences in the `Prefer` header (RFC 7240): strict handling and, on staging, simulated errors and delays."""
 
 import asyncio
 import re
@@ -15,25 +15,25 @@ from petstore.web.requests import Request
 from petstore.web.routes import Route, wrong_address
 
 PREFER_MAX = 500  # characters; a longer field is ignored
-DELAYS_MAX = 100  # at a time
-RETRY_AFTER = 2  # seconds, unless the client prefers another number
+DELAYS_MAX = 100  # concurrent delays
+RETRY_AFTER = 2  # seconds, by default
 CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 REFUSALS = {"rate_limit_exceeded": LIMITED, "key_banned": BANNED}
 RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
 
-# A preference and its value. Parameters follow a semicolon and mean nothing here.
+# A preference and its value. Parameters after a semicolon are ignored.
 _ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-zA-Z_0-9]+)"|([a-zA-Z_0-9]+))[ \t]*(?:;.*)?').fullmatch
-# What is between two commas outside of quotes; a quote that is never closed reaches to the end.
+# The text between two commas outside quotes. An unclosed quote extends to the end.
 _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
-    """What the service does for a client. `delay` and `retry_after` are in seconds; None: not preferred."""
+    """A client's preferences. `delay` and `retry_after` are in seconds, or None if not given."""
 
     error: str | None = None
     retry_after: int | None = None
     delay: int | None = None
-    strict: bool = False  # refuse unknown parameters and members
+    strict: bool = False  # whether to reject unknown parameters and members
 
     def on(self, environment: Environment) -> "Preferences":
         """Returns the preferences that have an effect in this environment."""
@@ -41,8 +41,8 @@ class Preferences(NamedTuple):
 
     @property
     def applied(self) -> Lines:
-        """Names what was done."""
-        # A simulated error comes before anything is checked strictly.
+        """Returns the headers that list the preferences applied."""
+        # A simulated error takes precedence over strict handling.
         handling = "strict" if self.strict and self.error is None else None
         done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay, "handling": handling}
         if self.error not in RETRIED:
@@ -56,7 +56,7 @@ NONE = Preferences()
 
 @lru_cache(maxsize=256)
 def parse_preferences(field: str) -> Preferences:
-    """What is unknown or out of range is ignored, and of what comes twice the second one."""
+    """Parses a `Prefer` field. Ignores unknown and invalid preferences, and uses the first of duplicates."""
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}
@@ -71,14 +71,14 @@ def parse_preferences(field: str) -> Preferences:
 
 
 def _seconds(text: str | None, most: int) -> int | None:
-    """From 1 on, in plain digits."""
+    """Returns a number from 1 to `most` in plain digits, or None."""
     if text is None or not re.fullmatch("[1-9][0-9]?", text) or int(text) > most:
         return None
     return int(text)
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """What the gate would have decided: for a refusal, nothing remains until its Retry-After is over."""
+    """Returns the decision to show in the headers. If a refusal is simulated, no requests remain until Retry-After."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND
@@ -86,7 +86,7 @@ def simulated_decision(decision: Decision, preferences: Preferences, now: float)
 
 
 def simulate(preferences: Preferences, request: Request, route: Route, request_id: str) -> None:
-    """Raises the preferred error, with the headers that the service gives it."""
+    """Raises the simulated error with the same headers as a real one."""
     code = preferences.error
     if code is None:
         return
@@ -108,7 +108,7 @@ def simulate(preferences: Preferences, request: Request, route: Route, request_i
 
 
 class Delays:
-    """The answers of a worker that come later because their clients prefer so."""
+    """The responses of a worker that are delayed at the client's request."""
 
     def __init__(self, *, most: int = DELAYS_MAX) -> None:
         self._most = most
@@ -116,11 +116,11 @@ class Delays:
         self._ended = asyncio.Event()
 
     def granted(self, preferences: Preferences) -> Preferences:
-        """Without the delay, when too many others are delayed."""
+        """Removes the delay if too many responses are delayed."""
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:
-        """The seconds that have passed."""
+        """Waits, and returns the seconds that have passed."""
         if seconds is None:
             return 0.0
         began = perf_counter()
@@ -135,5 +135,5 @@ class Delays:
         return perf_counter() - began
 
     def end(self) -> None:
-        """Let every answer go at once, and delay none from now on: the worker stops."""
+        """On shutdown, sends delayed responses immediately."""
         self._ended.set()

@@ -1,4 +1,4 @@
-"""Writing a reply: its shape, the `Error` body, and the headers that every response carries."""
+"""Creates replies: the `Error` body, and the headers of every response."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from petstore.errors import (
 )
 from petstore.rate_limits import BANNED, SECOND, Decision
 
-# Header lines as they go over the wire, each with its line end. Most are made once and only joined for a reply.
+# Header lines as they are sent, each with its line end. Most are created once and only concatenated for a reply.
 Lines = str
 
 
@@ -26,16 +26,16 @@ def line(name: str, value: str) -> Lines:
 
 
 def pairs(lines: Lines) -> list[tuple[str, str]]:
-    """For servers that take headers one by one."""
+    """Splits header lines into names and values, for ASGI."""
     return [(name, value) for name, _, value in (each.partition(": ") for each in lines.split("\r\n")[:-1])]
 
 
 JSON = line("content-type", "application/json")
-# Without one of these a cache may choose a lifetime by itself.
+# Without one of these, a cache may choose its own lifetime.
 NO_STORE = line("cache-control", "no-store")
 PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
-# The code and the message for what never became a request, by status.
+# The code and the message for messages that are not valid requests, by status.
 REJECTIONS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The request did not arrive in time."),
@@ -47,7 +47,7 @@ REJECTIONS = {
 
 
 class Error(msgspec.Struct, frozen=True):
-    """What went wrong."""
+    """The body of an error response."""
 
     code: str
     message: str
@@ -59,8 +59,8 @@ class Reply(msgspec.Struct, gc=False):
     headers: Lines
     body: bytes = b""
     pet: int | None = None  # the id of the animal that was added, for the access log
-    code: str = ""  # of an error
-    stream: ClassVar[None] = None  # every body is complete
+    code: str = ""  # the code of an error
+    stream: ClassVar[None] = None  # replies are never streamed
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,7 +69,7 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 
 
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
-    """`status` only for a code that stands for several."""
+    """Returns the reply for an error. `status` is required only for codes with several statuses."""
     status = status or STATUS_OF_CODE[code]
     return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status), code=code)
 
@@ -79,9 +79,9 @@ def reply_of(error: RequestError) -> Reply:
 
 
 def refusal(decision: Decision) -> Reply:
-    """The 429 for a decision that does not admit a request.
+    """Returns the 429 for a refused request.
 
-    A flood consists of these, so none is raised as an error, and only its common headers are made for each request.
+    Cheap, because a flood of requests consists of refusals: it raises no exception, and its parts are cached.
     """
     error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
     headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
@@ -103,9 +103,9 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 
 
 def request_ids() -> Iterator[str]:
-    """128 random bits each, so that an id tells nothing. Drawn for many at once: an id costs a slice of a string.
+    """Yields random ids of 128 bits, which reveal nothing. Generates many at once, so that each costs only a slice.
 
-    To be called after a fork, not before: two processes must not draw from one block.
+    Must be called after a fork, so that two processes do not share a block.
     """
     while True:
         block = os.urandom(16 * 512).hex()
@@ -114,12 +114,12 @@ def request_ids() -> Iterator[str]:
 
 
 def seconds(milliseconds: int) -> int:
-    """Rounded up: exact for integers, where math.ceil would go through floats."""
+    """Rounds up to seconds. Exact, unlike math.ceil, which would use floats."""
     return -(-milliseconds // SECOND)
 
 
 def common_headers(decision: Decision, request_id: str) -> Lines:
-    """On every response."""
+    """Returns the headers of every response."""
     return (
         f"x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
         f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"

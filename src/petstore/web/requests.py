@@ -1,4 +1,4 @@
-"""Reading a request: what the pipeline sees of it, and the strict parsing of its parts. Raises RequestError."""
+"""The request protocol, and strict parsers for the parts of a request, which raise RequestError."""
 
 import asyncio
 import binascii
@@ -17,8 +17,8 @@ BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 LIST_PARAMETERS = ("limit", "status", "cursor")
-FIELD_PARSED_MAX = 512  # characters: a longer header field is not parsed, and counts as one that was not sent
-ESCAPES_MAX = 128  # %XX in a query: names of parameters in a query with more are not decoded
+FIELD_PARSED_MAX = 512  # characters; longer header fields are ignored
+ESCAPES_MAX = 128  # in a query with more escapes (%XX), the names of parameters are not decoded
 
 FORWARDED_PREFIX = "x-forwarded-"
 # The header fields that the service reads. The server skips all others.
@@ -35,21 +35,21 @@ class Body(Protocol):
     """A body that has not arrived completely."""
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end.
+        """Returns the next bytes, or no bytes at the end.
 
-        Raises ConnectionError when no more of the body will come, and BodyTooLarge.
+        Raises ConnectionError if the body is incomplete, and BodyTooLarge.
         """
 
 
 class Request(Protocol):
-    """A parsed request, as a server presents it. `body` is complete, unless `stream` is there."""
+    """A parsed request, as provided by a server. `body` is complete unless there is a `stream`."""
 
     method: str
     path: str  # percent-decoded
     query: str  # as sent
-    fields: dict[str, str]  # by lower-case names; repeated ones are joined by commas
-    peer: str  # the address at the other end of the connection
-    started: float  # when the first byte arrived, by time.perf_counter
+    fields: dict[str, str]  # by lower-case name; repeated fields are joined with commas
+    peer: str  # the address of the client or the proxy
+    started: float  # when the first byte arrived, from time.perf_counter
     body: bytes
 
     @property
@@ -71,13 +71,13 @@ _KNOWN_OR_ESCAPED = re.compile("(?<![^&])(limit|status|cursor|[^&=%]*%[^&=]*)(?!
 
 @lru_cache(maxsize=256)
 def parse_list_query(query: str, strict: bool = False) -> ListQuery:
-    """Raises InvalidParameter with one message that names every parameter at fault; with `strict`, unknown ones too."""
+    """Raises InvalidParameter with a message that names every invalid parameter and, if `strict`, unknown ones."""
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
     faults: dict[str, str] = {}
     has_few_escapes = query.count("%") <= ESCAPES_MAX
-    # A query has room for thousands of parameters. The regular expression skips unknown ones in a tenth of the time.
+    # A query may have thousands of parameters. The regular expression skips unknown ones ten times as fast as a loop.
     for name, value in _KNOWN_OR_ESCAPED(query) if has_few_escapes else _KNOWN(query):
         if "%" in name:
             name = unquote_plus(name)
@@ -87,10 +87,10 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
             faults[name] = "must be given at most once"
             continue
         seen.add(name)
-        if ("%" in value or "+" in value) and len(value) <= FIELD_PARSED_MAX:  # no valid value is longer
+        if ("%" in value or "+" in value) and len(value) <= FIELD_PARSED_MAX:  # valid values are shorter
             value = unquote_plus(value)
         if name == "limit":
-            # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
+            # int() alone would accept "+5", "1_0", " 5" and digits of other scripts.
             if re.fullmatch("[0-9]{1,3}", value) and 1 <= int(value) <= MAX_LIMIT:
                 limit = int(value)
             else:
@@ -115,19 +115,19 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
 
 
 def check_no_parameters(query: str) -> None:
-    """Raises InvalidParameter for a query with any parameter: strict handling of an operation that takes none."""
+    """Raises InvalidParameter if there are parameters. For strict handling of operations without parameters."""
     if unknown := _unknown_parameters(query, ()):
         raise InvalidParameter(_parameters_fault(unknown) + ".")
 
 
 def last_segment(path: str) -> str:
-    """The parameter of a path that ends in one."""
+    """Returns the parameter at the end of a path."""
     return path.rpartition("/")[2]
 
 
 def parse_pet_id(text: str) -> int | None:
-    """A canonical decimal within int64, or None."""
-    # Not int() alone: it takes "+5", "1_0", " 5" and digits of other scripts.
+    """Parses a canonical decimal within int64. Returns None if the text is not valid."""
+    # int() alone would accept "+5", "1_0", " 5" and digits of other scripts.
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or (text[0] == "0" and text != "0"):
         return None
     value = int(text)
@@ -137,18 +137,18 @@ def parse_pet_id(text: str) -> int | None:
 # Strict handling: unknown parameters and members
 
 NAMES_SHOWN = 10  # unknown names in a message
-LENGTH_SHOWN = 30  # characters of an unknown name: not enough for a key in a form that `without_keys` does not find
+LENGTH_SHOWN = 30  # characters of an unknown name; too few for a key that `without_keys` does not recognise
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
-    """Returns the names that are not in `known`, as sent, each once."""
+    """Returns the names that are not in `known`, as sent, without duplicates."""
     names = dict.fromkeys(part.partition("=")[0] for part in query.split("&") if part)
     has_few_escapes = query.count("%") <= ESCAPES_MAX
     return [name for name in names if (unquote_plus(name) if has_few_escapes and "%" in name else name) not in known]
 
 
 def _parameters_fault(names: list[str]) -> str:
-    decoded = [*map(unquote_plus, names[:NAMES_SHOWN]), *names[NAMES_SHOWN:]]  # only those that the message shows
+    decoded = [*map(unquote_plus, names[:NAMES_SHOWN]), *names[NAMES_SHOWN:]]  # decodes only the names that are shown
     is_one, shown = _shown(decoded)
     return (
         f"{shown} is not a parameter of this operation" if is_one else f"{shown} are not parameters of this operation"
@@ -156,13 +156,13 @@ def _parameters_fault(names: list[str]) -> str:
 
 
 def members_fault(names: Sequence[str]) -> str:
-    """Returns what is wrong with a new animal that has these unknown members."""
+    """Returns the error message for unknown members of a new animal."""
     is_one, shown = _shown(names)
     return f"{shown} is not a member of a new animal" if is_one else f"{shown} are not members of a new animal"
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
-    """Whether it is one name, and the names for a message: shortened, printable, and without keys."""
+    """Returns whether there is only one name, and the names for a message: shortened, printable and without keys."""
     shown = []
     for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)
@@ -174,10 +174,10 @@ def _shown(names: Sequence[str]) -> tuple[bool, str]:
     return len(shown) == 1, f"{listed} and {shown[-1]}" if listed else shown[0]
 
 
-# Cursors: an opaque position in the list of animals, as text, with its own checksum
+# Cursors: opaque positions in the list of animals, with a checksum
 
 _SALT = zlib.crc32(b"petstore cursor 1")
-_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding: one text for each position
+_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding, so each position has only one cursor
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
@@ -188,7 +188,7 @@ def write_cursor(after: int) -> str:
 
 
 def read_cursor(text: str) -> int | None:
-    """The position, or None for a text that `write_cursor` cannot have made."""
+    """Returns the position, or None if the cursor is not valid."""
     if _FORM(text):
         raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
         after = int.from_bytes(raw[:8], signed=True)
@@ -201,8 +201,8 @@ def read_cursor(text: str) -> int | None:
 
 
 def bearer(authorization: str) -> str | None:
-    """The secret of `Authorization: Bearer`, or None."""
-    if authorization.startswith("Bearer pets_"):  # what nearly every client sends
+    """Returns the secret in `Authorization: Bearer`, or None."""
+    if authorization.startswith("Bearer pets_"):  # the common case
         return authorization[7:]
     scheme, _, secret = authorization.partition(" ")
     if scheme.lower() != "bearer":
@@ -210,7 +210,7 @@ def bearer(authorization: str) -> str | None:
     return secret.strip(" ") or None
 
 
-# Parameters are allowed. A comma outside of quotes separates two values, which one message cannot have.
+# Parameters are allowed. A comma outside quotes would separate two values, which is not valid.
 _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IGNORECASE).fullmatch
 
 
@@ -226,7 +226,10 @@ def check_media_type(fields: Mapping[str, str]) -> None:
 
 
 def idempotency_token(fields: Mapping[str, str]) -> str | None:
-    """Raises InvalidParameter. A repeated header arrives joined by ", " and is refused because of its space."""
+    """Returns the idempotency key, if there is one. Raises InvalidParameter.
+
+    A repeated header is joined with ", " and rejected because of the space.
+    """
     token = fields.get("idempotency-key")
     if token is None:
         return None
@@ -236,11 +239,11 @@ def idempotency_token(fields: Mapping[str, str]) -> str | None:
 
 
 def etag_matches(condition: str, etag: str) -> bool:
-    """If-None-Match by weak comparison."""
+    """Compares If-None-Match with an ETag, using weak comparison."""
     if condition == etag:
         return True
     if len(condition) > FIELD_PARSED_MAX:
-        return False  # so the client gets what it has again
+        return False  # the client gets the full response
     return any(part.strip().removeprefix("W/") in (etag, "*") for part in condition.split(","))
 
 
@@ -248,7 +251,7 @@ def etag_matches(condition: str, etag: str) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises BodyTooLarge, InvalidBody for a body that broke off, and RequestTimeout for one that takes too long."""
+    """Raises BodyTooLarge, InvalidBody if the body is incomplete, and RequestTimeout if it takes too long."""
     body, stream = request.body, request.stream
     declared = len(body) if stream is None else int(request.fields.get("content-length", 0))
     if declared > BODY_MAX:

@@ -1,4 +1,4 @@
-"""Routing: the environment and the operation that a request is for, from the table of operations."""
+"""Routing: finds the environment and the operation of a request in the table of operations."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from petstore.web.requests import Request
 
 
 class Api(msgspec.Struct, frozen=True):
-    """One environment's interface, at its base address."""
+    """The API of one environment."""
 
     environment: Environment
     admission: Admission
@@ -27,30 +27,30 @@ class Api(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What a method does at an address under a base address."""
+    """The route for a method at an address under a base address."""
 
     api: Api
     counted_as: OperationName = OTHER
-    operation: Operation | None = None  # None: no operation of the table has this method here
+    operation: Operation | None = None  # None if no operation has this method and address
     handler: Handler | None = None
-    allow: str = ""  # the methods that this address answers; none: nothing is there
-    headers: Lines = ""  # on every response, whatever its status
-    end: float = math.inf  # the Unix time from which the operation no longer exists
-    gone: str = Gone.usual  # the message from then on
+    allow: str = ""  # the methods that this address supports; empty if there is nothing at this address
+    headers: Lines = ""  # for every response, regardless of its status
+    end: float = math.inf  # the Unix time of the sunset
+    gone: str = Gone.usual  # the message after the sunset
 
 
-# By method; ANY_OTHER has the route of all methods that no operation has.
+# Routes by method. ANY_OTHER is the route for all other methods.
 Address = dict[str, Route]
 ANY_OTHER = ""
 
 
 class Router:
-    """Finds the route of a request. All routes are made once: a request costs one or two look-ups."""
+    """Finds the route of a request with one or two dictionary look-ups."""
 
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
         self._fixed: dict[str, Address] = {}  # by path
-        self._items: dict[str, Address] = {}  # whose last segment is a parameter: by the path before it
+        self._items: dict[str, Address] = {}  # by the path before the last segment, which is a parameter
         self._bases = {BASES[environment]: Route(api) for environment, api in apis.items()}
         for base, nothing in self._bases.items():
             base_url = settings.base_url(nothing.api.environment)
@@ -63,7 +63,7 @@ class Router:
                     self._fixed[base + path] = _address(nothing.api, path, base_url)
 
     def find(self, request: Request) -> Route | None:
-        """None: the path is not under a base address."""
+        """Returns None if the path is not under a base address."""
         path = request.path
         if self._staging_url is not None and path.startswith(BASES["live"]):
             host = request.fields.get("host", "")
@@ -101,9 +101,9 @@ def _route(api: Api, operation: Operation, allow: str, base_url: str) -> Route:
     return msgspec.structs.replace(route, headers=headers, end=operation.end, gone=gone_message(operation.deprecation))
 
 
-# The 404 of an address where nothing is, with the address that was probably meant
+# The 404, with a suggestion
 
-SUGGESTED_MAX = 100  # characters: a longer path is not a slip
+SUGGESTED_MAX = 100  # characters; a longer path is probably not a typo
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 
@@ -112,12 +112,12 @@ def not_found(path: str) -> NotFound:
 
 
 def wrong_address(path: str, allow: str) -> RequestError:
-    """`allow`: the methods that the address answers; none: nothing is there."""
+    """Returns a 405 or, if `allow` is empty, a 404. `allow` lists the methods that the address supports."""
     return MethodNotAllowed(f"This address supports only {allow}.", (("allow", allow),)) if allow else not_found(path)
 
 
 def suggestion(path: str) -> str:
-    """For a path that is one slip away from an address of the interface."""
+    """Returns a suggestion if the path looks like a mistyped address of the API."""
     match = _SLIP(re.sub("/+", "/", path.lower())) if len(path) <= SUGGESTED_MAX else None
     if match is None:
         return ""

@@ -1,4 +1,4 @@
-"""What the server answers outside the base addresses: probes, metrics, and the documents of `documents.py`."""
+"""Answers requests outside the base addresses: probes, metrics, and the documents of `documents.py`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,11 +17,11 @@ from petstore.web.routes import not_found
 
 METHODS = "GET, HEAD, OPTIONS"
 PROBES = ("/healthz", "/livez", "/readyz")
-# A request that has one of these, or any X-Forwarded-…, came through a proxy, whatever address it comes from.
+# A request with one of these headers, or with any X-Forwarded-… header, came through a proxy.
 FORWARDED = ("forwarded", "via", "x-real-ip")
 LOOPBACK = networks(("127.0.0.0/8", "::1"))
 
-# The metrics in the form that an Accept header asks for: the media type and the body.
+# Returns the media type and the body of the metrics, given an Accept header.
 Scrape = Callable[[str], Awaitable[tuple[str, bytes]]]
 
 
@@ -41,13 +41,13 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        # The name that the service listens on is this machine's, unless clients use it too.
+        # The name that the service listens on is local, unless clients use it too.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
 
     def is_exempt(self, request: Request) -> bool:
-        """Whether a request is not counted: monitoring must work while an address is over its limit."""
+        """Whether a request is not limited. Monitoring must work even if its address is over the limit."""
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
@@ -64,7 +64,7 @@ class Site:
             return await file.answer(request)
         if path == "/readyz":
             await self._ready()
-            # A node whose Redis is away still serves, if its operator wants that: then it is ready, and says so.
+            # With the fallback, a node is ready even if Redis is unavailable.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
             media_type, body = await self._scrape(request.fields.get("accept", "")[:FIELD_PARSED_MAX])
@@ -72,9 +72,9 @@ class Site:
         return _probe(b'{"status":"alive"}')
 
     async def _ready(self) -> None:
-        """Requests that arrive during a look share it, so that probes cannot use up the connections of the store.
+        """Checks the stores and the gate. Raises Unavailable.
 
-        Raises Unavailable.
+        Concurrent requests share a check, so that probes cannot use up the connections of the store.
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look())
@@ -86,20 +86,20 @@ class Site:
         await self._gate.keys_version("live")
 
     def _may_scrape(self, request: Request) -> bool:
-        """Whether the metrics are for this client: from this machine and not through a proxy on it, or by setting."""
+        """Whether this client may read the metrics: it is in `--metrics-from`, or on this machine without a proxy."""
         if self._scrape is None:
             return False
         forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)
         known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
-            return False  # a proxy that is not trusted: the address of the client is unknown
+            return False  # the proxy is not trusted, so the address of the client is unknown
         address = client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
         if is_in(address, self._scrapers):
             return True
         return not forwarded and is_in(address, LOOPBACK) and self._is_own_name(request.fields.get("host", ""))
 
     def _is_own_name(self, host: str) -> bool:
-        """A proxy that adds no field may still pass on the name that its client asked for."""
+        """Whether the Host header names this machine. A proxy that adds no headers may still forward another name."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         return name.lower() in self._own_names or is_in(name.strip("[]"), LOOPBACK)
 

@@ -1,4 +1,4 @@
-"""Documents that never change while the service runs: made and compressed once, and cached by clients."""
+"""Documents that do not change while the service runs. They are created and compressed once."""
 
 import asyncio
 import gzip
@@ -9,9 +9,9 @@ from typing import NamedTuple
 from petstore.web.replies import Lines, Reply, line
 from petstore.web.requests import FIELD_PARSED_MAX, Request, etag_matches
 
-REVALIDATE = "no-cache"  # keep it, and ask before each use whether it is still the same
-IMMUTABLE = "public, max-age=31536000, immutable"  # for an address that has the version of its content in it
-# A page takes everything from this server.
+REVALIDATE = "no-cache"  # clients may store the file, but must revalidate it before each use
+IMMUTABLE = "public, max-age=31536000, immutable"  # for addresses that contain a version
+# Pages may load resources only from this server.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -28,7 +28,7 @@ class StaticFile:
     def __init__(
         self, media_type: str, content: Callable[[], bytes], *, cache: str = REVALIDATE, vary: str = "Accept-Encoding"
     ) -> None:
-        """`content` is called once, when the file is first asked for."""
+        """`content` is called once, when the file is first requested."""
         self._media_type = media_type
         self._make = content
         self._headers: Lines = (
@@ -40,13 +40,13 @@ class StaticFile:
         self._content: asyncio.Future[Content] | None = None
 
     async def answer(self, request: Request) -> Reply:
-        # In a thread, and once for all who ask meanwhile: to compress the largest file takes 0.1 s.
+        # Compressing the largest file takes 0.1 s, so it runs in a thread, once for all concurrent requests.
         if self._content is None:
             self._content = asyncio.ensure_future(asyncio.to_thread(_made, self._make))
         try:
             content = await asyncio.shield(self._content)
         except Exception:
-            self._content = None  # too many open files, say: the next request tries again
+            self._content = None  # for example, too many open files; the next request tries again
             raise
         compressed = quality(request.fields.get("accept-encoding", ""), "gzip", "*") > 0
         etag = f'"{content.digest}-gzip"' if compressed else f'"{content.digest}"'
@@ -65,7 +65,7 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 
 def quality(field: str, *names: str) -> float:
-    """How much `Accept` or `Accept-Encoding` wants the first of `names` that it mentions, from 0 to 1."""
+    """Returns the quality, from 0 to 1, of the first of `names` in an `Accept` or `Accept-Encoding` field."""
     if len(field) > FIELD_PARSED_MAX:
         return 0.0
     wanted: dict[str, float] = {}

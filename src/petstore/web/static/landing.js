@@ -1,4 +1,4 @@
-// A base address without a host is at this one: show it in full, to be copied.
+// Show relative base addresses as full URLs, so that they can be copied.
 
 for (const address of document.querySelectorAll("[data-address]"))
   address.textContent = new URL(address.textContent, document.baseURI).href;

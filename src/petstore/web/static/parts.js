@@ -1,21 +1,21 @@
-// The parts of the page, as components of Swagger UI: its own parts read and check the form and send the request.
+// The components of the page. Swagger UI reads the form and sends the request. The service validates it, so that the page
+// shows the response that a client would get.
 
-import { SAMPLES } from "./samples.js";
+import { IDEMPOTENCY_KEY, SAMPLES } from "./samples.js";
 
 export function PetstoreParts({ React, Im }) {
   const h = React.createElement;
   const nothing = () => () => null;
 
   const slug = (title) => title.toLowerCase().replaceAll(" ", "-");
-  // The class keeps the scrolling library within Swagger UI from replacing what a browser does with such a link.
-  const link = (href, text) => h("li", { key: href }, h("a", { href, className: "noZensmooth" }, text));
+  const link = (href, text) => h("li", { key: href }, h("a", { href }, text));
 
   function Layout({ specSelectors, getComponent }) {
     const Markdown = getComponent("Markdown", true);
     const OperationContainer = getComponent("OperationContainer", true);
     const operations = specSelectors.operations().toJS();
     const source = specSelectors.info().get("description");
-    const start = source.indexOf("## "); // before it: what there is to know before the first request
+    const start = source.indexOf("## "); // the introduction comes before the first heading
     const titles = [...source.matchAll(/^## (.+)$/gm)].map(([, title]) => title);
     const guide = React.useRef(null);
     React.useEffect(() => {
@@ -77,12 +77,11 @@ export function PetstoreParts({ React, Im }) {
       );
     };
 
-  // A field for the value of a parameter, which is called what the parameter is called. It suggests the examples.
+  // An input field for a parameter, labelled with its name. It suggests the examples.
   const JsonSchemaForm = () =>
-    function JsonSchemaForm({ value, onChange, schema, description, errors }) {
+    function JsonSchemaForm({ value, onChange, schema, description }) {
       const field = {
         "aria-label": description,
-        "aria-invalid": errors?.size > 0,
         value: value ?? "",
         onChange: (event) => onChange(event.target.value),
       };
@@ -101,7 +100,7 @@ export function PetstoreParts({ React, Im }) {
 
   const TextArea = (Original) => (props) => h(Original, { ...props, "aria-label": "Request body", rows: 6, spellCheck: false });
 
-  // Of a request body: the example to edit, then its members.
+  // The request body: an example to edit, followed by its members.
   const ModelExample = () =>
     function ModelExample({ example, schema }) {
       return h(React.Fragment, null, example, h(Members, { schema: schema.toJS() }));
@@ -121,7 +120,7 @@ export function PetstoreParts({ React, Im }) {
             { key: name },
             h("td", null, h("code", null, name), schema.required?.includes(name) && h("span", { className: "badge" }, "required")),
             h("td", null, member.enum ? member.enum.join(", ") : (member.format ?? member.type)),
-            h("td", null, h(Inline, { text: member.description }), member.default && ` Without it: ${member.default}.`),
+            h("td", null, h(Inline, { text: member.description }), member.default && ` Defaults to ${member.default}.`),
           ),
         ),
       ),
@@ -145,18 +144,18 @@ export function PetstoreParts({ React, Im }) {
 
   function Answer({ response }) {
     const { status, text, headers = {}, duration, error, message } = response;
-    if (error && !status) return h("div", { className: "answer" }, h("p", { className: "bad" }, `No answer: ${message}`));
+    if (error && !status) return h("div", { className: "answer" }, h("p", { className: "bad" }, `No response: ${message}`));
     const lines = Object.entries(headers).map(([name, value]) => `${name}: ${[value].flat().join(", ")}`); // Swagger UI splits at commas
     return h(
       "div",
       { className: "answer" },
-      h("h4", null, "Answer ", h("span", { className: `status ${kind(status)}` }, status), duration && ` in ${duration} ms`),
+      h("h4", null, "Response ", h("span", { className: `status ${kind(status)}` }, status), duration && ` in ${duration} ms`),
       text && h("pre", null, h("code", null, pretty(text))),
       h("details", null, h("summary", null, "Headers"), h("pre", null, h("code", null, lines.sort().join("\n")))),
     );
   }
 
-  // Numbers beyond 53 bits would be rounded: such an answer is shown as it came.
+  // JavaScript would round numbers beyond 53 bits, so such a response is shown unformatted.
   const pretty = (text) => {
     try {
       return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2);
@@ -180,16 +179,23 @@ export function PetstoreParts({ React, Im }) {
           h("pre", null, h("code", null, JSON.stringify(value, null, 2))),
         ),
       ),
-      h("p", { className: "headers" }, "Headers: ", Object.keys(response.headers).map((name) => h("code", { key: name }, name))),
+      h("p", { className: "when" }, "Headers"),
+      h(
+        "dl",
+        { className: "headers" },
+        Object.entries(response.headers).map(([name, { description }]) =>
+          h(React.Fragment, { key: name }, h("dt", null, h("code", null, name)), h("dd", null, h(Inline, { text: description }))),
+        ),
+      ),
     );
   }
 
-  // A line of Markdown that has nothing but `code` in it.
+  // Renders a line of Markdown in which only `code` is supported.
   function Inline({ text }) {
     return h("span", null, text.split("`").map((part, index) => (index % 2 ? h("code", { key: index }, part) : part)));
   }
 
-  let language = Object.keys(SAMPLES)[0]; // of every operation, chosen in any of them
+  let language = Object.keys(SAMPLES)[0]; // shared by all operations
   const CHOSEN = "petstore-language";
 
   function Samples({ path, method, specSelectors, oas3Selectors }) {
@@ -230,8 +236,9 @@ export function PetstoreParts({ React, Im }) {
       headers: {},
       body: operation.requestBody && (oas3Selectors.requestBodyValue(path, method) ?? bodyExample(operation)),
     };
-    for (const { name, in: where, value } of operation.parameters) {
-      if (value === undefined || value === "") continue;
+    for (const { name, in: where, schema, value: given } of operation.parameters) {
+      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // every sample of a create can be retried
+      if (value === "") continue;
       if (where === "path") request.path = request.path.replace(`{${name}}`, value);
       else request[where === "query" ? "query" : "headers"][name] = value;
     }
@@ -242,9 +249,17 @@ export function PetstoreParts({ React, Im }) {
 
   return {
     components: { PetstoreLayout: Layout, Samples },
-    // Swagger UI resolves the security schemes when it starts, for a dialog that this page does not have. That parses the
-    // whole document, which blocks the page. An operation is resolved when it is opened.
-    statePlugins: { spec: { wrapActions: { requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path) } } },
+    // On startup, Swagger UI resolves the security schemes for a dialog that this page does not have. That would parse the
+    // whole document and block the page. Operations are resolved when they are opened.
+    statePlugins: {
+      spec: {
+        wrapActions: {
+          requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path),
+          validateParams: () => () => {}, // the service validates them
+        },
+      },
+      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and the body
+    },
     wrapComponents: {
       OperationSummary,
       JsonSchemaForm,

@@ -1,18 +1,19 @@
-// The reference page: the document, where requests go, the key, and Swagger UI with our parts.
+// The reference page: loads the document, handles the environment and the key, and starts Swagger UI.
 
 import { PetstoreParts } from "./parts.js";
 
-const kept = sessionStorage; // for this tab alone, gone with it
+const kept = sessionStorage; // only for this tab
 const PREFIX = { live: "pets_live_", staging: "pets_test_" };
 const OTHER = { live: "staging", staging: "live" };
+const KEY = /^pets_(live|test)_[0-9A-Za-z]{36}$/;
 const radios = [...document.querySelectorAll("[name=environment]")];
 const field = document.getElementById("key");
 const hint = document.getElementById("key-hint");
 
 const environment = () => radios.find((radio) => radio.checked).value;
 
-// The page sends requests to its own origin alone. Both environments are there, beside the page, whatever their public
-// addresses are. Live is not: at the host name of staging, `v1` is staging's.
+// The page sends requests only to its origin, which serves both environments, whatever their public addresses are. The
+// exception is the host name of staging: there, `v1` is staging, and live is not available.
 function bases([live, staging]) {
   const host = ({ url }) => new URL(url, document.baseURI).host;
   const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
@@ -36,6 +37,9 @@ async function start() {
     validatorUrl: null,
     requestInterceptor(request) {
       if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
+      const sent = Date.now();
+      // Swagger UI measures only successes.
+      request.responseInterceptor = (response) => Object.assign(response, { duration: Date.now() - sent });
       return request;
     },
   });
@@ -52,7 +56,7 @@ async function start() {
     ui.oas3Actions.setSelectedServer(base[environment()]);
   }
 
-  // A key names its environment: one of the other environment is kept and used there. The kept key of this one stays.
+  // A key of the other environment is stored for that environment, without replacing the stored key of this one.
   function useKey() {
     const key = field.value.trim();
     const here = environment();
@@ -63,13 +67,26 @@ async function start() {
       return;
     }
     if (!base[other]) {
-      hint.textContent = `This is a key of ${other}, which is not at this address.`;
+      hint.textContent = `This is a ${other} key, but ${other} is not available at this address.`;
       return;
     }
     kept.setItem(`key ${other}`, key);
     radios.find((radio) => radio.value === other).checked = true;
     useEnvironment();
-    hint.textContent = `This is a key of ${other}: requests now go to ${other}.`;
+    hint.textContent = `This is a ${other} key. Requests now go to ${other}.`;
+  }
+
+  // Runs when the field loses focus, because a key is incomplete while it is being typed.
+  function checkKey() {
+    const key = field.value.trim();
+    if (key && !KEY.test(key)) hint.textContent = `This is not a complete key. A key is ${PREFIX[environment()]} followed by 36 letters and digits.`;
+  }
+
+  // Without this, Swagger UI opens links of the guide in a new tab, and scrolls the targets of other links behind the bar.
+  function followInPage({ target }) {
+    const link = target.closest('a[href^="#"]');
+    link?.removeAttribute("target");
+    link?.classList.add("noZensmooth");
   }
 
   function openFromHash() {
@@ -81,10 +98,12 @@ async function start() {
 
   for (const radio of radios) radio.addEventListener("change", useEnvironment);
   field.addEventListener("input", useKey);
+  field.addEventListener("change", checkKey);
+  addEventListener("click", followInPage, { capture: true });
   addEventListener("hashchange", openFromHash);
   addEventListener("petstore-shown", openFromHash);
 }
 
 start().catch((error) => {
-  document.querySelector("#reference main").textContent = `The document could not be shown: ${error.message}`;
+  document.querySelector("#reference main").textContent = `Cannot show the document: ${error.message}`;
 });

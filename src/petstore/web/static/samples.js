@@ -1,7 +1,8 @@
-// Code samples of a request: curl, Python with petstore-client, JavaScript. Pure: a request in, text out.
-// A sample begins with what it needs. It takes the key from a variable of its reader: a copied sample holds no secret.
+// Code samples for a request: curl, Python with petstore-client, and JavaScript. Pure functions from a request to text.
+// A sample starts with its prerequisites. It reads the key from an environment variable, so that it contains no secret.
 
 const KEY = "PETSTORE_API_KEY";
+export const IDEMPOTENCY_KEY = "Idempotency-Key";
 
 function url({ base, path, query }) {
   const pairs = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
@@ -10,11 +11,15 @@ function url({ base, path, query }) {
 
 function curl(request) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a POST by its body
+  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a body implies POST
   const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
-  return `# Nothing to install. Reads ${KEY}.\n${lines.join(" \\\n  ")}`;
+  return ["# Nothing to install. Reads " + KEY + ".", ...retries(request, "#"), lines.join(" \\\n  ")].join("\n");
+}
+
+function retries({ headers }, comment) {
+  return IDEMPOTENCY_KEY in headers ? [`${comment} Use a new idempotency key for each animal, and the same one for each retry.`] : [];
 }
 
 const CALLS = {
@@ -26,11 +31,10 @@ const CALLS = {
   },
   createPet({ headers, body }) {
     const { name, status } = parsed(body) ?? {};
-    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text: JavaScript would round an int64
+    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text, because JavaScript would round an int64
     const given = [JSON.stringify(name ?? ""), `category_id=${category ? category[1] : 1}`];
     if (status) given.push(`status=${JSON.stringify(status)}`);
-    const once = headers["Idempotency-Key"];
-    if (once) given.push(`idempotency_key=${JSON.stringify(once)}`);
+    given.push(`idempotency_key=${JSON.stringify(headers[IDEMPOTENCY_KEY])}`);
     return `pet = store.create_pet(${given.join(", ")})\n    print(pet.id, pet.name, pet.status)`;
   },
   getPet: ({ path }) => `pet = store.get_pet(${path.split("/").at(-1)})\n    print(pet.id, pet.name, pet.status)`,
@@ -44,6 +48,7 @@ function python(request) {
   return [
     "# pip install ./petstore_client-*.whl",
     "# The file is from the operator of this service, or built with `make dist` in a checkout of Petstore.",
+    ...retries(request, "#"),
     `from petstore_client import Petstore  # reads ${KEY}`,
     "",
     `with Petstore(${given.join(", ")}) as store:`,
@@ -53,7 +58,8 @@ function python(request) {
 
 function javascript(request) {
   const lines = [
-    `// Nothing to install. Reads ${KEY}; save it as sample.mjs, and run: node sample.mjs`,
+    `// Nothing to install. Reads ${KEY}. Save it as sample.mjs, then run: node sample.mjs`,
+    ...retries(request, "//"),
     `const response = await fetch(${JSON.stringify(url(request))}, {`,
   ];
   if (request.method !== "GET") lines.push(`  method: "${request.method}",`);
@@ -67,7 +73,7 @@ function javascript(request) {
 }
 
 function bodyInJavaScript(body) {
-  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // a number in JavaScript has 53 bits
+  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // numbers in JavaScript have 53 bits
   return exact ? `JSON.stringify(${oneLine(body)})` : JSON.stringify(oneLine(body));
 }
 
@@ -75,12 +81,12 @@ function parsed(body) {
   try {
     return JSON.parse(body);
   } catch {
-    return undefined; // the reader is still typing
+    return undefined; // the user is still typing
   }
 }
 
 function oneLine(body) {
-  return body.trim().replace(/\s*\n\s*/g, " "); // a string in JSON has no line breaks
+  return body.trim().replace(/\s*\n\s*/g, " "); // strings in JSON have no line breaks
 }
 
 export const SAMPLES = { curl, Python: python, JavaScript: javascript };
