@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,9 +46,10 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """The output of a command, which must succeed and print nothing else, except where it creates a store."""
+        """Returns the output of a command, which must succeed without other messages than those of new data."""
         done = self.run(*words)
         said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
+        said = re.sub("^Try it: curl .*\n", "", said)
         assert (done.returncode, said) == (0, ""), done.stderr
         return done.stdout
 

@@ -17,6 +17,7 @@ import os
 import pwd
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import time
@@ -39,10 +40,11 @@ LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backu
 STAGE = "restore.part"  # files that a restore prepares, or no longer needs
 READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
 NEW, OLD = "new", "old"
+SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"  # where each was last started
 METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
 # The names that Petstore gives to files and directories here. Whatever has another name belongs to somebody else.
 _OWN_NAME = re.compile(
-    r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
+    r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|service-address|console-address|metrics|restore(\.part)?"
     r"|replaced-.*"
 ).fullmatch
 
@@ -149,7 +151,9 @@ def check_safe(data: Path) -> None:
         for path in own_files(data):
             with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
                 if kind := _odd_kind(path):
-                    raise OperatorError(f"Refusing to open {path}: it is a {kind}. Remove it with `rm {path}`.")
+                    raise OperatorError(
+                        f"Refusing to open {path}: it is a {kind}. Remove it with `rm {shlex.quote(str(path))}`."
+                    )
 
 
 def trusted_users(data: Path) -> set[int]:
@@ -183,13 +187,15 @@ def _owners_of_data(data: Path) -> Iterator[int]:
 def _of_another_user(data: Path, owner: int) -> OperatorError:
     name, me = user_name(owner), user_name(os.geteuid())
     return OperatorError(
-        f"--data {data}: belongs to {name}, who could replace the data; if {name} runs the service, type"
-        f" sudo -u {name} petstore …, otherwise, as root, chown -R {me} {data}"
+        f"--data {data}: belongs to {name}, who could replace the data. If {name} runs the service, run this command as"
+        f" {name}. Otherwise, run `chown -R {me} {shlex.quote(str(data))}` as root."
     )
 
 
 def _writable_by_others(data: Path) -> OperatorError:
-    return OperatorError(f"--data {data}: other users can write there; as its owner or root, type chmod go-w {data}")
+    return OperatorError(
+        f"--data {data}: other users can write there; as its owner or root, run `chmod go-w {shlex.quote(str(data))}`"
+    )
 
 
 def _odd_kind(path: Path) -> str:

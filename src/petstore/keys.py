@@ -33,7 +33,7 @@ TEXT_MAX = 255  # characters of a name or a contact
 LIMIT_MAX = 10**12  # the gate counts in 64 bits; no machine answers this many requests
 
 _TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-_KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
+_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # of API keys, and tokens of operators
 _DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _CENTURY = 100 * 365.25 * 86_400
@@ -195,7 +195,7 @@ def secret_in(text: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """The text for the log: a client may have put its key into the path."""
+    """Returns the text without secrets, for logs and messages: a client may have put its key into the path."""
     return _KEY.sub(r"\1…", text)
 
 

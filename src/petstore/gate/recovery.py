@@ -72,7 +72,7 @@ def recover(path: Path) -> Path | None:
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            raise OperatorError(f"{file}: no permission to read and write it; chown it to the user of this service")
+            raise OperatorError(f"{file}: no permission to read and write it; make the service's user its owner")
     if not path.exists():
         return None
     if is_clean(path):
