@@ -50,7 +50,7 @@ def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
         raise OperatorError(f"an operator's name has 1 to {NAME_MAX} printable characters and no space at its ends")
     if is_reserved(name):
         raise OperatorError(
-            f'the name "{name}" is reserved, because it could be mistaken for another actor or an id; choose another name'
+            f'the name "{name}" is reserved, because it could be mistaken for another actor or an id; choose another'
         )
     return Operator(name, now, role=role)
 

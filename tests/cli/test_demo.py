@@ -226,9 +226,7 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     server = Server(tmp_path / "data")
     server.fill(1, environment)
     message = demo_fails(server.data)
-    assert message == (
-        f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
-    )
+    assert message == (f"petstore: --demo: {server.data} already has other data; give another --data, or omit --demo\n")
     assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
 
 
@@ -236,5 +234,8 @@ def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_DEMO": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (1, "petstore: --demo: only petstore serve has this option\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "petstore: --demo works only with `petstore serve --data DATA`\n".replace("DATA", str(tmp_path / "data")),
+    )
     assert not (tmp_path / "data").exists()

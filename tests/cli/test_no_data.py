@@ -22,6 +22,7 @@ from petstore.gate.redis_url import open_link
 # Every command that acts on existing data; the others create data on purpose.
 NEED_DATA = [
     ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
+    ["keys", "end-overlap", "key_1"],
     ["keys", "update", "key_1", "--plan", "pro"], ["keys", "suspend", "key_1"], ["keys", "resume", "key_1"],
     ["keys", "revoke", "key_1"], ["pets", "list"], ["pets", "show", "1"], ["pets", "update", "1", "--name", "x"],
     ["pets", "remove", "1"], ["pets", "undo-import", "imp_1", "--yes"],

@@ -119,7 +119,7 @@ async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
     expiring: float | None, sort: KeyOrder, limit: int, before: str | None,
 ) -> Output:  # fmt: skip
-    """List keys with their plan, state, requests today, last use and expiry.
+    """List keys with their plan, state, usage and expiry.
 
     \b
     Examples:
@@ -155,7 +155,7 @@ async def list_(
 @_key_argument
 @on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, usage, limits, last errors and history.
+    """Show one key with its state, last errors and history.
 
     ID is the key's id, as keys list shows it. --json also has the request id of each error.
     """
@@ -165,7 +165,7 @@ async def show(backends: Backends, key_id: str) -> Output:
 @keys.command()
 @data_options
 def identify(as_json: bool, **where: Any) -> None:
-    """Show the key that a secret belongs to, for example a leaked one.
+    """Show the key that a secret belongs to.
 
     Reads the secret from standard input, or prompts for it without showing it. The secret therefore does not appear in
     arguments, shell history or logs. In a longer text, such as a leaked file, the command uses the first secret.
@@ -294,7 +294,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 @_key_argument
 @on_data("write")
 async def end_overlap(backends: Backends, key_id: str) -> Output:
-    """End the overlap of a rotation: the old secret stops working immediately.
+    """End the overlap of a rotation. The old secret stops working immediately.
 
     ID is the key's id, as keys list shows it.
     """
