@@ -138,7 +138,8 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     hours = 3600.0
     os.utime(embedded.data / "lock", (0, time.time() - 27 * hours))
     report = embedded.json("check")  # a warning is not a fault: exit code 0
-    assert report["warnings"] == {"last backup": ["there is no backup; make one with `petstore backup DIR --keep 24`"]}
+    suggested = f"`petstore backup DIR --keep 24 --data {embedded.data}`"
+    assert report["warnings"] == {"last backup": [f"there is no backup; make one with {suggested}"]}
     embedded.text("backup", str(tmp_path / "backups"), "--keep", "24")
     assert embedded.json("check")["warnings"] == {}
     os.utime(embedded.data / "last-backup", (0, time.time() - 27 * hours))

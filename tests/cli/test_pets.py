@@ -54,7 +54,7 @@ def test_show_prints_one_animal(petstore: Commands) -> None:
     assert "in staging" in petstore.fails_in_one_line("pets", "show", str(pet_id), "--env", "staging")
     petstore.text("pets", "remove", str(pet_id), "--yes")
     removed = petstore.fails_in_one_line("pets", "show", str(pet_id))
-    assert f"to restore a removed animal, run `petstore pets restore {pet_id} " in removed
+    assert f"to restore removed animals, run `petstore pets restore {pet_id} " in removed
 
 
 def test_list_searches_names(petstore: Commands) -> None:
@@ -297,7 +297,7 @@ def test_the_animals_of_a_broken_script_are_removed_and_restored(server: Server,
     entry = petstore.entries()[0]
     assert (entry.subject, entry.detail) == (removed["removal"], f"4,999 animals added by {broken}")
     again = petstore.fails_in_one_line("pets", "remove", "--added-by", broken, "--yes")
-    assert f"no animals to remove added by {broken}; 1 animal that an operator has changed stay" in again
+    assert f"no animals to remove added by {broken}, apart from 1 animal that an operator has changed" in again
     assert petstore.json("pets", "restore", removed["removal"])["restored"] == 4_999
     assert exported(petstore, tmp_path / "after.csv") == before
     all_of_them = petstore.json("pets", "remove", "--added-by", broken, "--also-edited", "--yes")
@@ -407,7 +407,7 @@ def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) 
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\n1 animal stayed: changed since the import. Ids: 1\n"
+    assert text == "1 animal removed from staging.\n1 animal changed since the import and not removed. Ids: 1\n"
 
 
 def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # is not one of the import
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
         "2 animals removed from live.\n"
-        "12 animals stayed: changed since the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+        "12 animals changed since the import and not removed. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
     )
 
 
@@ -481,7 +481,7 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
     assert command.returncode == 130, message
     assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
-    found = re.search(r"([\d,]+) animals? removed already\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
+    found = re.search(r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
     assert found is not None, asked
     removed, left = (int(number.replace(",", "")) for number in found.groups())
     assert removed > 0 and removed + left == count - 2

@@ -21,7 +21,7 @@ from harness.backends import Postgres, Redis, free_port, shared
 from harness.commands import Commands
 from harness.consoles import Console
 from harness.served import Served, wait_for
-from harness.servers import READY_WITHIN, Server
+from harness.servers import READY_WITHIN, Server, takes_connections
 from petstore.cli import COMMANDS
 from petstore.cli.addresses import recorded_console, recorded_service
 
@@ -166,7 +166,7 @@ def as_text(node: ast.expr) -> str:
 
 def suggested() -> dict[str, str]:
     """Every suggested command, and a file that suggests it."""
-    found = {}
+    found: dict[str, str] = {}
     for file in sorted(SOURCE.rglob("*.py")):
         for text in literals(file) if file != WRITER else ():
             found |= dict.fromkeys(SUGGESTED.findall(text), str(file))
@@ -205,7 +205,8 @@ def test_a_suggested_command_works_as_printed(place: Place, words: str) -> None:
 @pytest.mark.parametrize("words", RUNNING)
 def test_a_suggested_service_starts_as_printed(place: Place, words: str) -> None:
     typed, printed = RUNNING[words]
-    ports = {"PETSTORE_PORT": str(free_port()), "PETSTORE_CONSOLE_PORT": str(free_port()), "PETSTORE_WORKERS": "1"}
+    port = free_port()
+    ports = {"PETSTORE_PORT": str(port), "PETSTORE_CONSOLE_PORT": str(port), "PETSTORE_WORKERS": "1"}
     output = place.data.parent / "output"
     with output.open("w") as file:
         process = subprocess.Popen(
@@ -213,6 +214,7 @@ def test_a_suggested_service_starts_as_printed(place: Place, words: str) -> None
             stdout=file, stderr=file,
         )  # fmt: skip
     try:
+        assert wait_for(lambda: takes_connections(port) or process.poll() is not None)
         assert wait_for(lambda: printed in output.read_text() or process.poll() is not None)
     finally:
         process.terminate()

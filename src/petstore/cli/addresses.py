@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from petstore import data_dir
+from petstore.files import read_text, replacing
 from petstore.keys import Environment
 from petstore.server.sockets import Address
 from petstore.settings import BASES, Settings
@@ -64,7 +65,7 @@ def record_console(data: Path, url: str) -> None:
 def recorded_service(data: Path) -> ServiceAddress:
     """Returns the address of the service that started last, or the default."""
     try:
-        return msgspec.json.decode(data_dir.read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
+        return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
     except (OSError, ValueError):  # not started yet, or on another machine
         return ServiceAddress()
 
@@ -72,14 +73,14 @@ def recorded_service(data: Path) -> ServiceAddress:
 def recorded_console(data: Path) -> str:
     """Returns the URL at which to sign in to the console that started last, or the default."""
     try:
-        return data_dir.read_text(data / data_dir.CONSOLE_ADDRESS)
+        return read_text(data / data_dir.CONSOLE_ADDRESS)
     except (OSError, ValueError):
         return sign_in_url(Settings(port=CONSOLE_PORT))
 
 
 def _write(file: Path, text: str) -> None:
     """Does nothing if the directory does not exist, or is full: the address is only for messages."""
-    with contextlib.suppress(OSError), data_dir.replacing(file) as target:
+    with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
 
 

@@ -19,6 +19,7 @@ from petstore.cli.options import data_options, settings_from
 from petstore.cli.output import Output
 from petstore.cli.suggestions import BACKEND_OPTIONS, is_given
 from petstore.errors import OperatorError, Unavailable
+from petstore.files import check_encoding
 from petstore.keys import PREFIXES, ApiKey, Environment
 from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
@@ -126,7 +127,7 @@ async def check_data(settings: Settings) -> None:
         if not data_dir.has_data(settings.data):
             raise no_data(settings)
         return
-    data_dir.check_encoding(settings.data)
+    check_encoding(settings.data)
     if not await _has_schemas(settings.store):
         raise OperatorError(f"{without_password(settings.store)} has no Petstore data")
 

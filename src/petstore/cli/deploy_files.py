@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 import petstore
-from petstore import data_dir
 from petstore.errors import OperatorError
+from petstore.files import check_target, os_errors_of, replacing
 
 # The path in the packaged files. The command replaces it with its own path.
 COMMAND = "/opt/petstore/.venv/bin/petstore"
@@ -35,13 +35,13 @@ def deploy_files(directory: Path, force: bool) -> None:
     if present and not force:
         raise OperatorError(f"{directory} already contains {', '.join(present)}; use --force to replace them")
     command = str(Path(sys.executable).with_name("petstore"))
-    with data_dir.os_errors_of(directory):
+    with os_errors_of(directory):
         directory.mkdir(parents=True, exist_ok=True)
     for file in files:  # all of them, before the first is written
-        data_dir.check_target(directory / file.name, [os.geteuid()])
+        check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name
-        with data_dir.os_errors_of(target), data_dir.replacing(target) as written:
+        with os_errors_of(target), replacing(target) as written:
             written.write(file.read_text("utf-8").replace(COMMAND, command))
             os.fchmod(written.fileno(), 0o755 if target.suffix == ".sh" else 0o644)  # they contain no secrets
         click.echo(target)

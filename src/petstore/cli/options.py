@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
-from petstore.data_dir import os_errors_of
 from petstore.errors import OperatorError, PetstoreError
+from petstore.files import os_errors_of
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context

@@ -42,6 +42,7 @@ from petstore.cli.options import (
 )
 from petstore.cli.output import Output, Table, data_output, progress, reaching
 from petstore.errors import OperatorError
+from petstore.files import check_target, os_errors_of, replacing
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.wording import counted, printable, when
@@ -140,7 +141,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 
     Raises OperatorError for a device, which may have no end, unless it is standard input on a terminal.
     """
-    with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
+    with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
             source: Any = stack.enter_context(_opened(file))
         elif sys.stdin is None:
@@ -274,9 +275,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        sentences.append(
-            f"{counted(kept, 'animal')} not removed, because they have been changed since the import. Ids: {ids}"
-        )
+        sentences.append(f"{counted(kept, 'animal')} changed since the import and not removed. Ids: {ids}")
     Output(data, *sentences).print(as_json)
 
 
@@ -311,7 +310,7 @@ def export(file: Path, environment: Environment, with_added_by: bool, force: boo
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
-        data_dir.check_target(file, data_dir.trusted_users(where["data"]))
+        check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
         raise OperatorError(f"{file} already exists; choose another name, or use --force to replace it")
 
@@ -326,6 +325,6 @@ def export(file: Path, environment: Environment, with_added_by: bool, force: boo
     if str(file) == "-":
         act(where, lambda backends: write(backends, data_output()))
         return
-    with data_dir.os_errors_of(file), data_dir.replacing(file) as target:
+    with os_errors_of(file), replacing(file) as target:
         count = act(where, lambda backends: write(backends, target))
     Output({"exported": count}, f"{counted(count, 'animal')} written to {file}.").print(as_json)

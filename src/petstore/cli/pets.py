@@ -288,7 +288,7 @@ async def _existing(backends: Backends, environment: Environment, pet_ids: Seque
         removed = await backends.stores[environment].removals.of_pets(missing)
         if removed:
             ids = " ".join(map(str, sorted(removed)[:NAMED_MAX]))
-            hint = f"restore removed animals with `petstore pets restore {ids}{_env(environment)}`"
+            hint = f"to restore removed animals, run `petstore pets restore {ids}{_env(environment)}`"
         raise OperatorError(f"{subject} {named} in {environment}; {hint}")
     return [pet for pet in found.values() if pet is not None]
 

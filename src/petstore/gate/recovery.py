@@ -19,8 +19,8 @@ from pathlib import Path
 
 import lmdb
 
-from petstore.data_dir import read_text, replacing, sync
 from petstore.errors import OperatorError, Unavailable
+from petstore.files import read_text, replacing, sync
 from petstore.observability.logs import event
 
 # Written in the transaction that creates the versions, which have the same first byte.

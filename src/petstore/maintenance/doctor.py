@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
+from petstore.files import user_name
 from petstore.gate import GATE_FILE
 from petstore.gate.doctor import CLOCK_TOLERANCE, check_gate_file, check_redis
 from petstore.keys import ENVIRONMENTS
@@ -146,7 +147,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
-                users = data_dir.user_name(owner), data_dir.user_name(directory.st_uid)
+                users = user_name(owner), user_name(directory.st_uid)
                 fault = f"{path.name} belongs to {users[0]}, the directory to {users[1]}"
                 faults.append(f"{fault}; as root, run `chown {users[1]} {shlex.quote(str(path))}`")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
