@@ -108,8 +108,8 @@ def create(data: Path) -> None:
 def check_safe(data: Path) -> None:
     """Raises OperatorError if an untrusted user could change the directory, or if it contains a link or a pipe.
 
-    The owner and root may continue if others can write to it, because `create` removes that permission. A directory that
-    does not exist is safe.
+    The owner and root may continue if others can write to it, because `create` removes that permission. A directory
+    that does not exist is safe.
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -182,7 +182,7 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
 def test_a_demo_that_was_interrupted_between_its_environments_is_other_data(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.act(lambda backends: fill({"live": backends.stores["live"]}, backends.gate, NOON))
-    assert "has other data already" in demo_fails(server.data)
+    assert "already has other data" in demo_fails(server.data)
 
 
 def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_demo_starts_again_while_another_process_uses_its_data(serve: Callable
 
 def test_demo_in_postgresql_is_refused(tmp_path: Path) -> None:
     message = demo_fails(tmp_path / "data", "--store", shared(Postgres).url())
-    assert message == "petstore: --demo makes its data in a directory: leave --store out\n"
+    assert message == "petstore: --demo cannot be combined with --store\n"
 
 
 def demo_fails(data: Path, *options: str) -> str:

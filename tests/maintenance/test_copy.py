@@ -220,7 +220,7 @@ def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> No
 def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     with started(Server(tmp_path / "a")) as source:
         message = Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "b"))
-    assert message.endswith("a service or a command works on it; stop it first")
+    assert message.endswith("a service or a command is using it; stop it first")
     assert not (tmp_path / "b").exists()
 
 

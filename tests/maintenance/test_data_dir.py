@@ -182,7 +182,7 @@ def test_a_directory_that_others_can_write_is_refused_if_it_cannot_be_changed() 
         os.chown(folder, 0, 0)
         folder.chmod(0o777)
         for work in (data_dir.create, data_dir.check_safe):
-            assert as_nobody(partial(work, folder)).endswith(f"type chmod go-w {folder}")
+            assert as_nobody(partial(work, folder)).endswith(f"run `chmod go-w {folder}`")
         folder.chmod(0o755)
         assert as_nobody(lambda: data_dir.check_safe(folder)) == "None"
 

@@ -6,6 +6,7 @@ start at the same address again.
 
 import contextlib
 import ipaddress
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,9 +80,11 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Does nothing if the directory does not exist, or is full: the address is only for messages."""
+    """Does nothing if the directory does not exist or the disk is full, because the address is only for messages."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
+        if os.geteuid() == 0:  # the service's user must be able to read it
+            os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 
 def _reachable(host: str) -> str:
