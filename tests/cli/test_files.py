@@ -271,7 +271,10 @@ def test_devices_are_refused_even_behind_links(petstore: Commands, tmp_path: Pat
     with Path("/dev/zero").open("rb") as endless:
         words = [*PETSTORE, "pets", "import", "-", "--format", "csv"]
         done = subprocess.run(words, stdin=endless, capture_output=True, text=True, timeout=60, env=petstore.variables)
-    assert (done.returncode, done.stderr) == (2, "petstore: standard input is a device; import a file or a pipe\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "petstore: standard input is a device; import a file or a pipe instead\n",
+    )
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])

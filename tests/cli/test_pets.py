@@ -123,7 +123,7 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
     removed = answering(petstore, "y\n", "pets", "remove", "1", "2").stdout
-    both = re.fullmatch(r"2 animals removed from live by removal (rem_\w{12})\. To undo it, run `(.+)`\.\n", removed)
+    both = re.fullmatch(r"2 animals removed from live by removal (rem_\w{12})\. To undo this, run `(.+)`\.\n", removed)
     assert both is not None, removed
     assert f"pets restore {both[1]} --data " in both[2]
     one = petstore.json("pets", "remove", "3", "--yes")

@@ -127,11 +127,12 @@ def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: s
     done = shell(embedded, f"keys create --plan free {form}", ">/dev/full")
     (key,) = embedded.json("keys", "list")
     assert done.returncode == 2 and done.stderr.startswith(lost)
-    assert done.stderr.endswith(f"petstore keys rotate {key['id']} makes a new one\n")
+    remedy = f"petstore keys rotate {key['id']} --data {embedded.data}`.\n"
+    assert done.stderr.endswith(remedy)
     done = shell(embedded, f"keys rotate {key['id']} --yes {form}", ">/dev/full")
-    assert done.stderr.startswith(lost) and done.stderr.endswith(f" keys rotate {key['id']} makes a new one\n")
+    assert done.stderr.startswith(lost) and done.stderr.endswith(remedy)
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}revoke this operator and add the name again\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add the same name again.\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])

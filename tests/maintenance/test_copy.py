@@ -275,7 +275,7 @@ def test_the_urls_of_a_target_may_be_in_files(tmp_path: Path) -> None:
     assert f"petstore serve --store-file '{store}' --gate-file {gate}\n" in printed and "s3cret" not in printed
     assert target.act(everything) == source.act(everything)
     both = Commands(source).fails_in_one_line("copy", "--to-store", "x", "--to-store-file", str(store))
-    assert "give --to-store or --to-store-file, not both" in both
+    assert "--to-store cannot be combined with --to-store-file" in both
 
 
 def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_stored(tmp_path: Path) -> None:

@@ -176,12 +176,8 @@ def _prepare_data(settings: Settings) -> None:
     prepare(settings)
     if found := data_dir.readable_by_others(settings.data):
         names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
-        event(
-            logging.WARNING,
-            "data readable by others",
-            paths=names,
-            hint=shlex.join(["chmod", "-R", "go=", str(settings.data)]),
-        )
+        hint = f"chmod -R go= {shlex.quote(str(settings.data))}"
+        event(logging.WARNING, "data readable by others", paths=names, hint=hint)
     recover_gate(settings, thoroughly=True)
 
 
