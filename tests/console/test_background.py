@@ -113,7 +113,7 @@ def test_a_job_continues_after_the_answer_and_ends_without_one() -> None:
             jobs.answer(refused, False)
             assert await ended(confirmed) == ("finished", "confirmed")
             assert await ended(refused) == ("failed", "Cancelled. Nothing was changed.")
-            assert await ended(unanswered) == ("failed", "Nothing was changed: no answer within ten minutes.")
+            assert await ended(unanswered) == ("failed", "No answer within ten minutes. Nothing was changed.")
             jobs.answer(unanswered, True)
             left = await asking(jobs)
         assert left.state == "failed", "the console stops"
@@ -135,7 +135,7 @@ def test_jobs_that_wait_do_not_count_as_running_but_are_limited() -> None:
             await ended(waiting[0])
             for _ in range(RUNNING_MAX):
                 jobs.start(Job("live", "a job", 1), forever)
-            with pytest.raises(OperatorError, match="two jobs are running"):
+            with pytest.raises(OperatorError, match="Two jobs are already running"):
                 jobs.answer(waiting[1], True)
             assert waiting[1].state == "waiting"
             jobs.answer(waiting[1], False)

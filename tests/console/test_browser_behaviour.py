@@ -52,7 +52,7 @@ def test_requests_of_another_site_do_not_stop_the_link_from_signing_in(browser: 
         opened.route("http://elsewhere.example/", lambda route: route.fulfill(content_type="text/html", body=body))
         opened.goto("http://elsewhere.example/")
         opened.get_by_role("link", name="in").click()
-        expect(opened.get_by_role("alert")).to_contain_text("This link does not sign in from here")
+        expect(opened.get_by_role("alert")).to_contain_text("This link cannot sign you in from here")
         opened.goto(own.link)
         expect(opened.get_by_text("Signed in as console")).to_be_visible()
         opened.close()
@@ -98,7 +98,7 @@ def test_live_and_staging_look_different(page: Page, console: Console) -> None:
     expect(page.get_by_role("link", name="STAGING")).to_have_attribute("aria-current", "true")
     assert page.title().startswith("STAGING")
     assert live != band.evaluate("e => getComputedStyle(e).backgroundColor + getComputedStyle(e).backgroundImage")
-    expect(page.get_by_text("clients of live do not see it")).to_be_visible()
+    expect(page.get_by_text("Clients of live do not see this test data.")).to_be_visible()
 
 
 def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server, console: Console) -> None:
@@ -150,7 +150,7 @@ def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path
         for lock in signs.glob("*.lock"):
             os.utime(lock, (1_700_000_000, 1_700_000_000))
         refreshed = "**/overview/refresh*"
-        trouble = "The service on this machine has not answered since 2023-11-14 22:13:20Z."
+        trouble = "The service on this machine has not responded since 2023-11-14 22:13:20Z."
         expect(opened.locator("#troubles")).to_contain_text(trouble, timeout=15_000)
         assert opened.evaluate("window.changes") == 1
         with opened.expect_response(refreshed), opened.expect_response(refreshed):
@@ -190,7 +190,7 @@ def test_an_injected_script_in_a_name_is_blocked_by_the_policy(page: Page, conso
 def test_a_key_is_created_by_keyboard(page: Page, console: Console) -> None:
     page.goto(console.origin + "/staging/overview")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to main content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     page.keyboard.press("Tab")

@@ -44,7 +44,9 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     animals = cells(operator.get("/live/animals"), "Name")
 
     for page in [*PAGES, f"keys/{key_id}"]:
-        assert f"{FULL}, or nearly full: 0 Bytes left" in text_of(operator.get(f"/live/{page}")), page
+        assert f"{FULL} or nearly full. The data directory has 0 Bytes left" in text_of(
+            operator.get(f"/live/{page}")
+        ), page
     assert FULL in text_of(operator.get("/live/overview/refresh", **{"HX-Request": "true"}))
     health = operator.get("/live/health")
     assert '<span class="badge down">full</span> 0 Bytes' in health.text

@@ -96,7 +96,7 @@ def test_an_operator_cannot_revoke_or_change_the_own_account(console: Console) -
 def test_a_revoked_operator_is_listed_last(console: Console, operator: ConsoleClient) -> None:
     console.add_operator("Aaron")
     page = operator.submit("/live/operators/revoke", name="Aaron")
-    assert "Aaron is signed out" in text_of(page)
+    assert "Aaron was signed out" in text_of(page)
     assert cells(page, "Name").index("Aaron") > cells(page, "Name").index(operator_name(page))
 
 

@@ -32,7 +32,10 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
     with away(redis):
         page = operator.get("/staging/keys")
         assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["not known"])
-        assert re.search(r"Redis has not responded since 20\S+ \S+Z or earlier\. Limits hold per node", text_of(page))
+        assert re.search(
+            r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, limits apply per node",
+            text_of(page),
+        )
         assert "not known" in text_of(operator.get(f"/staging/keys/{key.id}"))
         assert operator.get("/staging/overview").status_code == 200
         assert "bans are not known" in text_of(operator.get("/staging/bans"))
@@ -75,7 +78,7 @@ def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: P
 
 PAGES = ["overview", "animals", "animals/imports", "keys", "keys/new", "keys/identify", "bans", "deprecated", "audit",
          "operators", "health", "nowhere"]  # fmt: skip
-SILENT = re.compile(r"The service on this machine has not answered since (20\S+ \S+Z)\. .* systemctl start petstore")
+SILENT = re.compile(r"The service on this machine has not responded since (20\S+ \S+Z)\. .* systemctl start petstore")
 
 
 def last_signs(server: Server) -> list[Path]:
@@ -96,14 +99,14 @@ def test_every_page_tells_that_the_service_does_not_answer(tmp_path: Path) -> No
         key_id, _ = operator.create_key()
         pages = [f"/live/{page}" for page in (*PAGES, f"keys/{key_id}")]
         for page in pages:
-            assert "No service has run with this data directory yet" in text_of(operator.get(page)), page
+            assert "The service has not run with this data directory yet" in text_of(operator.get(page)), page
         with serving(tmp_path / "data") as server:
             assert wait_for(lambda: last_signs(server))
             for page in pages:
                 assert "The service" not in text_of(operator.get(page)), page
                 assert "No service" not in text_of(operator.get(page)), page
             server.kill()
-            assert "has not answered" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
+            assert "has not responded" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
             stopped = age(server, 11)
             for page in pages:
                 found = SILENT.search(text_of(operator.get(page)))

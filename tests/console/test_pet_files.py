@@ -56,12 +56,12 @@ def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Serv
     operator.submit("/live/animals/selected", id=changed, to="sold")
     assert cells(operator.get("/live/animals/imports"), "File")[0] == f"{mark}.csv"
     shown = operator.get(path)
-    assert "Removes 1 animal from live" in text_of(shown) and "Changed since: 1 animal" in text_of(shown)
+    assert "Removes 1 animal from live" in text_of(shown) and "1 animal changed after the import" in text_of(shown)
     page = finished_job(operator, operator.post(f"{path}/undo"))
-    assert "1 animal was removed from live. 1 stayed: changed since the import." in text_of(page)
+    assert "1 animal was removed from live. 1 was kept because it was changed after the import." in text_of(page)
     assert cells(operator.get(f"/live/animals?q={mark}"), "Id") == [changed]
     again = operator.get(path)
-    assert "This import is undone." in text_of(again) and f'action="{path}/undo"' not in again.text
+    assert "This import was undone." in text_of(again) and f'action="{path}/undo"' not in again.text
     assert "is undone already" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
     assert operator.get(path.replace("live", "staging")).status_code == 404
     assert operator.get("/live/animals/imports/%00").status_code == 404
@@ -186,7 +186,7 @@ def test_a_file_of_another_type_is_refused_at_once(operator: ConsoleClient) -> N
         "animals.xlsx: the name must end in .jsonl, .ndjson, .csv or .json",
     )
     nothing = operator.submit("/live/animals/import")
-    assert "Choose a file first" in text_of(nothing)
+    assert "Choose a .jsonl, .csv or .json file first" in text_of(nothing)
 
 
 def exported(operator: ConsoleClient, **fields: Any) -> str:

@@ -317,4 +317,4 @@ def test_an_animal_that_does_not_exist_cannot_be_edited_or_removed(operator: Con
     assert operator.post("/live/animals/999999/remove").status_code == 404
     assert operator.post("/live/animals/999999", name="x", categoryId="1", status="sold").status_code == 404
     page = operator.submit("/live/animals/selected", id=["999998", "999999"], action="remove")
-    assert "None of these animals exists any more" in text_of(page)
+    assert "These animals no longer exist" in text_of(page)

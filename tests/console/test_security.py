@@ -103,7 +103,7 @@ def test_a_page_whose_name_was_rebound_to_the_console_reads_and_changes_nothing(
     responses.append(operator.http.post("/sign-in", data={"token": token, "next": "/live/keys"}, headers=rebound))
     responses.append(operator.http.get("/sign-in", params={"token": console.link_token}, headers=rebound))
     assert {(each.status_code, each.text) for each in responses} == {
-        (421, "The console does not have this host name. See --public-url.\n")
+        (421, "The console does not accept this host name. See --public-url.\n")
     }
     for each in responses:
         assert "set-cookie" not in each.headers and "access-control-allow-origin" not in each.headers

@@ -160,7 +160,7 @@ def test_failed_sign_ins_are_in_the_audit_log_once_a_minute_with_the_number_of_o
     assert [(entry.actor, entry.subject, entry.detail) for entry in failures()] == [("anonymous", "127.0.0.1", "")]
     own_console.server.move_clock(61)
     client.post("/sign-in", token="x")
-    assert failures()[0].detail == "and 49 more since the entry before"
+    assert failures()[0].detail == "and 49 more since the previous entry"
     client.post("/sign-in", token="y")
     assert len(failures()) == 2
     assert own_console.output.read_text().count("sign-in failed") == 2
@@ -215,7 +215,7 @@ def test_an_operator_token_in_the_url_does_not_sign_in(own_console: Console) -> 
     client, token = own_console.client(), own_console.add_operator("ada")
     refused = client.get(f"/sign-in?token={token}")
     assert refused.status_code == 401 and is_sign_in_page(refused)
-    assert "does not sign in from here" in text_of(refused) and "set-cookie" not in refused.headers
+    assert "cannot sign you in from here" in text_of(refused) and "set-cookie" not in refused.headers
     for _ in range(10):
         assert client.get("/sign-in?token=x").status_code == 401
     assert client.post("/sign-in", token=token).status_code == 303
