@@ -202,7 +202,7 @@ def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands,
     unknown = make_key(other)["key"]
     for text in ("my-password", unknown[:-1] + "~", "x" * 100_000):
         done = answering(petstore, text, "keys", "identify")
-        assert done.returncode == 2 and "not a secret of Petstore" in done.stderr
+        assert done.returncode == 2 and "not a Petstore secret" in done.stderr
         assert "my-password" not in done.stderr and "xxx" not in done.stderr and unknown[:20] not in done.stderr
     done = answering(petstore, unknown, "keys", "identify")
     assert (done.returncode, done.stderr) == (2, "petstore: no key has this secret\n")
@@ -346,7 +346,7 @@ def test_rotate_without_overlap_asks_first(petstore: Commands, answer: str) -> N
     made = make_key(petstore)
     done = answering(petstore, answer, "keys", "rotate", made["id"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "stops working immediately; --overlap 24h" in done.stderr and "Aborted" in done.stderr
+    assert "will stop working immediately. Use --overlap 24h" in done.stderr and "Aborted" in done.stderr
     assert [entry.action for entry in petstore.entries()] == ["create key"]
 
 

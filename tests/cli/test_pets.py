@@ -377,7 +377,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    kept = "1 animal changed since the import will not be removed."
+    kept = "1 animal changed after the import will not be removed."
     question = f"Remove 2 animals of {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
@@ -407,7 +407,7 @@ def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) 
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\n1 animal changed since the import and not removed. Ids: 1\n"
+    assert text == "1 animal removed from staging.\n1 animal not removed because of changes after the import. Ids: 1\n"
 
 
 def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
@@ -417,7 +417,7 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # is not one of the import
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
         "2 animals removed from live.\n"
-        "12 animals changed since the import and not removed. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+        "12 animals not removed because of changes after the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
     )
 
 
