@@ -1,4 +1,4 @@
-"""What all pages share: empty tables, invalid parameters, unknown addresses."""
+"""Behaviour that all pages share: empty tables, invalid parameters and unknown addresses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Values computed in the background, and jobs: without a store, in an event loop of the test."""
+"""Background values and jobs, without a store and in the test's event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -82,7 +82,7 @@ def test_a_page_that_needs_a_result_waits_for_the_first_one_only() -> None:
     run(test)
 
 
-# Jobs that ask
+# Jobs that ask a question
 
 
 async def asking(jobs: Jobs, timeout_seconds: float = 60.0) -> Job:

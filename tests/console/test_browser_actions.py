@@ -1,4 +1,4 @@
-"""The main actions in a real Chromium, while the service runs and applies each change."""
+"""The main actions in a real Chromium, with a running service that applies each change."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from harness.wire import asking
 from petstore.plans import Limits
 from tests.console.browser_steps import add_pet, open_section
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
+pytestmark = pytest.mark.on("sqlite-lmdb")  # the tests are slow, and the backend makes no difference in a browser
 
 
 def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:
@@ -24,7 +24,7 @@ def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None
     mark = f"Browser {time.time_ns()}"
     numbers = [add_pet(page, f"{mark} {i}") for i in range(3)]
     page.get_by_label("Name or id").press_sequentially(mark.lower())
-    # The search for the whole text has begun: a response to a shorter text may come before it.
+    # Wait for the search for the whole text, because the response to a shorter text may arrive first.
     expect(page).to_have_url(re.compile(f"q={quote(mark.lower())}&"))
     expect(page.locator("#rows tr")).to_have_count(3)
     expect(page.locator("#total")).to_have_text("3 animals match")

@@ -1,4 +1,4 @@
-"""The console while the disk of the data is full: it names the cause, and recovers by itself."""
+"""The console while the disk is full. It shows the cause and recovers automatically."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/ne
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    # The gate takes 16 MiB, and more than that must be free before the disk is filled.
+    # The gate uses 16 MiB, and more than that must be free before the test fills the disk.
     with small_disk(tmp_path / "disk", 60) as disk:
         server = Server(disk / "data")
         server.fill(1)
@@ -27,7 +27,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
 
 
 def fill(console: Console, operator: ConsoleClient) -> Path:
-    """Returns the file to delete. The log of SQLite may have some space left: it is used up."""
+    """Fills the disk, including the free space in SQLite's log. Returns the file to delete."""
     ballast = filled(console.server.data.parent / "ballast")
     while operator.post("/live/animals", name="x" * 255, categoryId="1", status="sold").status_code == 303:
         pass

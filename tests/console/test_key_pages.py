@@ -365,7 +365,7 @@ def test_the_page_of_a_key_has_the_request_ids_of_its_refusals_and_errors(tmp_pa
         paths = ["/pets/7", "/pets?limit=0", "/pets", "/pets"]
         answers = [httpx.get(own.url(path), headers=key.headers) for path in paths]
         assert [answer.status_code for answer in answers] == [404, 400, 200, 429]
-        own.stop()  # which writes down what the workers have noted
+        own.stop()  # workers write their usage on shutdown
         with running_console(own) as console:
             text = text_of(console.sign_in("ada").get(f"/live/keys/{key.id}"))
     assert answers[2].headers["x-request-id"] not in text

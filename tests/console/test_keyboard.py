@@ -1,4 +1,4 @@
-"""Every action of an operator by keyboard alone, in a real Chromium."""
+"""Every action of an operator, using only the keyboard, in a real Chromium."""
 
 import re
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One pair of backends is enough here, and no service runs: the browser sees no difference."""
+    """One pair of backends without a running service, because it makes no difference in a browser."""
     return Server(tmp_path_factory.mktemp("keyboard") / "data")
 
 

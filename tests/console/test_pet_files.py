@@ -18,7 +18,7 @@ from petstore.audit import AuditEntry
 
 
 def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:
-    """The page of a job after its end."""
+    """Returns the page of a job after its end."""
     assert started.status_code == 303, text_of(started)
     address = started.headers["location"]
     assert wait_for(lambda: "refresh" not in operator.get(address).headers)
@@ -72,7 +72,7 @@ def import_ids(page: httpx.Response) -> list[str]:
 
 
 def answer(operator: ConsoleClient, page: httpx.Response, given: str) -> httpx.Response:
-    """Answers the question on a job's page, as a browser without scripts does. Returns the page of its end."""
+    """Answers the question on a job's page, as a browser without scripts does. Returns the page after its end."""
     (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
     assert f'name="answer" value="{given}"' in page.text and "refresh" not in page.headers
     return finished_job(operator, operator.post(address, answer=given))
@@ -138,7 +138,7 @@ def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Ser
     rest = next_rows(operator, page)
     assert rest is not None and next_rows(operator, rest) is None
     shown = cells(page, "File") + cells(rest, "File")
-    files = [int(name.removesuffix(".csv")) for name in shown if name.endswith(".csv")]  # other tests have others
+    files = [int(name.removesuffix(".csv")) for name in shown if name.endswith(".csv")]  # without those of other tests
     assert sorted(files) == list(range(53)) and [i // 2 for i in files] == sorted((i // 2 for i in files), reverse=True)
     assert operator.get("/staging/animals/imports?at=x&id=%00").status_code == 200
 
@@ -166,7 +166,7 @@ def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server
 
 
 def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient, server: Server) -> None:
-    """The audit log keeps the name, and PostgreSQL rejects some of these characters."""
+    """The name is stored in the audit log, and PostgreSQL rejects some of these characters."""
     body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
     body += b"name,categoryId\nNul,1\n\r\n--b--\r\n"
     headers = {"Origin": operator.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
@@ -214,7 +214,7 @@ MANY = 60_000
 
 
 def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> dict[str, Any]:
-    """The import of a file, of which some animals were added when its console stopped."""
+    """Starts an import, and stops the console after some animals were added. Returns the import."""
     petstore = Commands(console.server)
     operator = console.sign_in("ada")
     started = upload(operator, "animals.csv", content)
