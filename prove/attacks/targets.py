@@ -1,4 +1,4 @@
-"""Request targets of 60 KB: refused with 414 before anything of them is decoded. Figure: processor time of each."""
+"""Request targets of 60 KB are refused with 414 before they are decoded. Figure: the CPU time of each."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from prove.attacks.processes import Process, worker_of
 from prove.http import converse
 from prove.proof import Figures, Scale
 
-LIMIT = 0.001  # seconds of the worker's processor time
+LIMIT = 0.001  # seconds of the worker's CPU time
 LENGTH = 60_000
 BASES = (b"/v1", b"/staging/v1", b"")
 WITHIN_BOUND = 8 * 1024
@@ -24,7 +24,7 @@ def prove(scale: Scale) -> Figures:
             secret = server.key().secret.encode()
             worker = worker_of(server)
             costs = {name: _cost(server, worker, target, key, times) for name, target, key in _attacks(secret, LENGTH)}
-            # What is just within the bound is decoded: the most that a target can cost.
+            # A target just within the bound is decoded, which is the slowest case.
             longest = [
                 _cost(server, worker, target, key, times, status=None)
                 for _, target, key in _attacks(secret, WITHIN_BOUND - 20)
@@ -37,7 +37,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _attacks(secret: bytes, length: int) -> Iterator[tuple[str, bytes, bytes]]:
-    """The name, the target and the header line of each kind."""
+    """Returns the name, the target and the header line of each kind."""
     for base in BASES:
         for key in (b"", b"Authorization: Bearer " + secret + b"\r\n"):
             keyed = "keyed" if key else "keyless"

@@ -17,7 +17,7 @@ def _allows(*methods: str) -> Check:
 
 
 def _same_fields(got: Conversation) -> bool:
-    """A GET and a HEAD after it differ in nothing but what differs from second to second."""
+    """Asserts that the headers of a GET and of a HEAD after it differ only in values that change every second."""
     own = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
     first, second = ([f for f in response.fields if f[0] not in own] for response in got.final[:2])
     return first == second
