@@ -250,9 +250,9 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… are the ids of animals. REMOVAL is the id of a removal, as printed by pets remove. audit --what "remove animal"
-    shows both kinds of ids. If one of the animals cannot be restored, the command restores none. Animals that
-    undo-import has removed cannot be restored. Import the file again instead.
+    ID… | REMOVAL is either the ids of animals, or the id of a removal, as printed by pets remove. To find both kinds of
+    ids, use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
+    that undo-import has removed cannot be restored. Import the file again instead.
 
     \b
     Examples:
