@@ -339,7 +339,7 @@ def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_kept_backups_are_verified_in_their_own_directory(
+def test_kept_backups_are_verified_in_their_directory(
     embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's directory for temporary files may be small, or in memory."""
