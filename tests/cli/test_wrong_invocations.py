@@ -22,7 +22,7 @@ WRONG = [
     ("serve --tls-cert missing.pem", "--tls-cert and --tls-key must be used together"),
     ("serve --tls-cert missing.pem --tls-key missing.pem", "missing.pem: the file does not exist"),
     ("serve --store mysql://localhost/pets", "give postgresql://user@host/database"),
-    ("serve --gate memcached://localhost", "give redis://host:6379/0"),
+    ("serve --gate memcached://localhost", "give a URL like redis://host:6379/0"),
     ("serve --host 300.1.1.1", "no such address"),
     ("serve extra", "unexpected extra argument (extra) (see "),
     ("keys make", "give one of create, end-overlap, identify, list"),
