@@ -147,7 +147,11 @@ def _imported(scale: Scale, data: Path, host: Literal["own", "cluster"], file: P
         if scale.full:
             hold(not refused, f"no create is refused: {refused[:5]}")
             hold(longest < WAIT_MAX, f"no create waits for {WAIT_MAX} s: {longest:.2f} s")
-    return {**figures, f"creates beside ({where})": len(created), f"longest create ({where})": f"{longest:.2f} s"}
+    return {
+        **figures,
+        f"creates during the import ({where})": len(created),
+        f"longest create ({where})": f"{longest:.2f} s",
+    }
 
 
 def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> Figures:

@@ -40,15 +40,15 @@ def prove(scale: Scale) -> Figures:
                 _wait_for(server, 2 * scale.slow_clients, within=2.0 if scale.plant else CONNECT_WITHIN)
                 beset.append(_p99(server, secret, scale))
                 _wait_for(server, 2 * scale.slow_clients, within=2.0)
-    before, beside = statistics.median(alone), statistics.median(beset)
+    before, during = statistics.median(alone), statistics.median(beset)
     if scale.full:
         if before > QUIET:
             raise Skipped(
-                f"p99 alone is {before:.0f} ms, and {beside:.0f} beside them: the machine is too busy to tell"
+                f"p99 alone is {before:.0f} ms, and {during:.0f} ms with slow clients: the machine is too busy to tell"
             )
-        hold(beside <= FACTOR * before, f"p99 is {before:.1f} ms alone and {beside:.1f} ms beside slow clients")
+        hold(during <= FACTOR * before, f"p99 is {before:.1f} ms alone and {during:.1f} ms with slow clients")
     return {"slow heads": scale.slow_clients, "slow bodies": scale.slow_clients, "p99 alone ms": round(before, 2),
-            "p99 beside them ms": round(beside, 2), "times": round(beside / before, 2)}  # fmt: skip
+            "p99 with them ms": round(during, 2), "times": round(during / before, 2)}  # fmt: skip
 
 
 def _p99(server: Server, secret: str, scale: Scale) -> float:

@@ -57,7 +57,7 @@ def prove(scale: Scale) -> Figures:
         hold(slowest <= ANSWERED_WITHIN, f"another client waited {slowest:.2f} s")
     return {"endless form answered or closed after s": round(took["form"], 1),
             "contradictory lengths after s": round(took["lengths"], 1), "unfinished heads": heads,
-            "slowest page beside them ms": round(1000 * slowest), "memory above before MiB": megabytes(max(0, most)),
+            "slowest page during the attack ms": round(1000 * slowest), "memory growth MiB": megabytes(max(0, most)),
             "lines in the log": lines}  # fmt: skip
 
 

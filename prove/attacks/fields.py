@@ -41,7 +41,7 @@ def prove(scale: Scale) -> Figures:
                     found = {f"{name}: {what}": _cost(listener, each, times, limit) for what, each in messages}
                     with parts.part():
                         worst = _worst(found)
-                        hold(found[worst] <= limit, f"{worst} takes {1000 * found[worst]:.2f} ms of the processor")
+                        hold(found[worst] <= limit, f"{worst} takes {1000 * found[worst]:.2f} ms of CPU time")
                     costs |= found
     parts.judge()
     figures: Figures = {"heads": len(heads), "bodies": len(bodies), "each": times}
@@ -110,7 +110,7 @@ _numbers = itertools.count()
 
 
 def _once(listener: Listener, process: Process, message: bytes) -> float:
-    before = process.processor_seconds
+    before = process.cpu_seconds
     with socket.create_connection(("127.0.0.1", listener.port), TIMEOUT) as connection:
         connection.sendall(message.replace(NUMBER, b"%06d" % next(_numbers)))
         connection.shutdown(socket.SHUT_WR)
@@ -118,4 +118,4 @@ def _once(listener: Listener, process: Process, message: bytes) -> float:
         while connection.recv(65536):
             pass
     hold(answer.startswith(b"HTTP/1.1 "), f"{message[:60]!r}… is answered, not {answer[:40]!r}")
-    return process.processor_seconds - before
+    return process.cpu_seconds - before

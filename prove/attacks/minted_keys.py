@@ -41,7 +41,7 @@ def prove(scale: Scale) -> Figures:
     hold(len(reached) <= most, f"{len(reached)} look-ups reached the store in {took:.1f} s")
     return {"minted": len(minted), "refused": refused, "look-ups over the limit": len(reached),
             "most in a second": max(Counter(map(int, reached)).values()),
-            "p99 of the valid key beside them ms": round(slowest, 1), "of its requests refused": 0}  # fmt: skip
+            "p99 of the valid key ms": round(slowest, 1), "of its requests refused": 0}  # fmt: skip
 
 
 def _message(secret: str) -> bytes:

@@ -20,7 +20,7 @@ class Process:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
     @property
-    def processor_seconds(self) -> float:
+    def cpu_seconds(self) -> float:
         """Returns the CPU time of all threads of a process, from the kernel's clock of the process."""
         return time.clock_gettime((~self._pid << 3) | 2)
 

@@ -70,7 +70,7 @@ def prove(scale: Scale) -> Figures:
     if scale.full:
         hold(slowest <= ANSWERED_WITHIN, f"another page took {slowest:.2f} s")
         hold(stopped <= STOPPED_WITHIN, f"SIGTERM took {stopped:.1f} s")
-    return {"slowest page meanwhile ms": round(1000 * slowest), "memory above before MiB": megabytes(max(0, most)),
+    return {"slowest page during the upload ms": round(1000 * slowest), "memory growth MiB": megabytes(max(0, most)),
             "stopped after s": round(stopped, 1)}  # fmt: skip
 
 
