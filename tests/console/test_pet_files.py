@@ -232,6 +232,7 @@ def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> di
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("host", ["own", "cluster"])
 def test_import_is_resumed_after_its_console_stopped(tmp_path: Path, host: Any, kill: bool) -> None:

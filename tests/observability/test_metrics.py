@@ -176,6 +176,7 @@ def test_counters_of_a_stopped_worker_stay_and_its_gauges_go(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+@pytest.mark.thorough
 def test_two_hundred_killed_workers_leave_the_files_of_one(tmp_path: Path) -> None:
     """Each is killed without a chance to clean up. The next one goes on with its counters."""
     program = """
