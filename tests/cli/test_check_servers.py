@@ -48,7 +48,7 @@ def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
         "INSERT INTO petstore_live.pets (id, name, category_id, status, added_at) VALUES (100, 'Mia', 1, 'sold', 1)",
         commands.server.store,
     )
-    assert "given twice" in faults(commands)["store, live"][0]
+    assert "assigned twice" in faults(commands)["store, live"][0]
 
 
 def test_too_many_connections_are_found(tmp_path: Path) -> None:
