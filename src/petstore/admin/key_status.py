@@ -1,4 +1,4 @@
-"""The state of keys at a moment: what the store and the gate together say of them."""
+"""The current status of keys, from the store and the gate."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from petstore.plans import Plan
 from petstore.rate_limits import SECOND, used
 from petstore.store import Store
 
-BATCH = 1_000  # keys that the gate is asked for at once
+BATCH = 1_000  # keys per call to the gate
 
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
@@ -20,7 +20,7 @@ KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
-    """A key, its state, and what it has used of its open windows. `banned_until` is in Unix seconds."""
+    """A key, its state, and its requests in the open windows. `banned_until` is in Unix seconds."""
 
     key: ApiKey
     state: KeyState
@@ -29,7 +29,7 @@ class KeyStatus(NamedTuple):
     day_used: int
 
 
-# The order of each list, least first. Python's sort is stable, so equal keys stay newest first.
+# The sort key of each order. Python's sort is stable, so equal keys stay newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -39,20 +39,20 @@ ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
 
 
 async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeyStatus]:
-    """The status of each of some hundred keys, in the same order. Raises Unavailable."""
+    """Returns the status of each key, in the same order. Pass at most BATCH keys. Raises Unavailable."""
     found: list[KeyStatus] = []
     for key, record in zip(keys, await gate.windows([key.id for key in keys]), strict=True):
         seen = used(record, int(now * SECOND))
         banned_until = seen.banned_until / SECOND if seen.banned_until else None
         state: KeyState = key.state(now)
-        if state == "active" and banned_until is not None:  # a ban matters while the key would be admitted without it
+        if state == "active" and banned_until is not None:  # other states hide a ban
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
 
 
 async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
-    """None while the gate does not respond. What the store says of the key is known all the same."""
+    """Returns the status of a key, or None if the gate does not respond."""
     with contextlib.suppress(Unavailable):
         (status,) = await statuses(gate, [key], now)
         return status
@@ -60,7 +60,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """The bans in force, the last to end first. None: no store has the key, for example since a restore.
+    """Returns the active bans with their keys, the last to end first. A key can be missing after a restore.
 
     Raises Unavailable.
     """
@@ -75,14 +75,14 @@ async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
-    """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
+    """Returns up to `limit` keys. `before` is the last key of the previous page. Raises Unavailable."""
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # the gate has the bans, not the store
+    if state in ("active", "banned"):  # bans are in the gate, not in the store
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     keys: list[ApiKey] = []
     for store in stores:
-        if sort == "usage":  # the gate has it, so every key is read
+        if sort == "usage":  # usage is in the gate, so all keys must be read
             keys += await store.keys.search(query, now=now, after=before, limit=INT64_MAX)
         else:
             keys += await store.keys.search(query, now=now, sort=sort, after=before, limit=limit)

@@ -92,5 +92,5 @@ def check_url(url: str) -> str:
     settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
-        raise OperatorError(f"--store {scheme}: not a supported store; use postgresql://user@host/database")
+        raise OperatorError(f"--store {scheme}: not supported; give a URL like postgresql://user@host/database")
     return scheme

@@ -53,8 +53,9 @@ def _add_sql(schema: str) -> str:
     They are followed by the current time and by the time up to which idempotency records have expired.
 
     Batches of other nodes wait for the lock on the ids. The ids are drawn first, so that the statement can return the
-    id of each row. A row whose idempotency record exists and has not expired is not added. If another transaction is writing that
-    record, this one waits for it. All batches claim records in the same order, so that two batches cannot deadlock.
+    id of each row. A row whose idempotency record exists and has not expired is not added. If another transaction is
+    writing that record, this one waits for it. All batches claim records in the same order, so that two batches cannot
+    deadlock.
     """
     types = [*(TYPES[field] for field in NEW_PET_FIELDS), "text", "text", "bytea"]
     arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(types, 1))
