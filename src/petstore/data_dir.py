@@ -193,7 +193,10 @@ def _writable_by_others(data: Path) -> OperatorError:
 
 
 def _odd_kind(path: Path) -> str:
-    """What kind of thing stands in place of a file. LMDB and prometheus-client follow a link and wait for a pipe."""
+    """Returns the kind of a file that is a symlink, a pipe or a device, and an empty string for other files.
+
+    LMDB and prometheus-client would follow a symlink and wait for a pipe.
+    """
     mode = path.lstat().st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
         return ""
@@ -384,9 +387,9 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on.
+    """Moves the files of a committed restore to their names. If a crash interrupts this, the next call completes it.
 
-    The gate's file is set aside: limits start anew.
+    Renames the gate file, so that limits start again.
     """
     ready = data / READY
     if not is_directory(ready):
