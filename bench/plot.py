@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 STYLE = """
+.page { fill: #ffffff }
 text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 .title { font-weight: 600; font-size: 14px }
 .quiet { fill: #59636e }
@@ -15,7 +16,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 text { stroke: none !important }
 polyline { fill: none !important; stroke-width: 2 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #f0f6fc } .quiet { fill: #9198a1 } .grid { stroke: #3d444d }
+  .page { fill: #0d1117 } text { fill: #f0f6fc } .quiet { fill: #9198a1 } .grid { stroke: #3d444d }
 }
 """
 COLOURS = 6
@@ -92,4 +93,6 @@ def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start")
 
 def _write(file: Path, width: float, height: float, parts: Iterable[str]) -> None:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
-    file.write_text("\n".join([head, f"<style>{STYLE}</style>", *parts, "</svg>"]) + "\n")
+    # A site's dark mode can differ from the browser's, so the plot cannot rely on the colour behind it.
+    page = f'<rect class="page" width="{width:.0f}" height="{height:.0f}"/>'
+    file.write_text("\n".join([head, f"<style>{STYLE}</style>", page, *parts, "</svg>"]) + "\n")

@@ -4,15 +4,12 @@ Full: creates are 503 within two seconds, reads go on, and it heals by itself wi
 """
 
 import asyncio
-import contextlib
-import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 
-from harness.claims import Broken, Skipped, folder, hold
+from harness.claims import Broken, folder, hold
+from harness.disks import filled, small_disk
 from harness.servers import Server, started
 from petstore.backends import Backends
 from petstore.errors import Unavailable
@@ -22,7 +19,7 @@ from petstore.store.sqlite.doctor import check_database_file
 from prove.proof import Figures, Parts, Scale
 from prove.recorder import recording
 
-TMPFS = "22m"  # the gate takes 16
+DISK_MEBIBYTES = 22  # the gate takes 16
 ANSWER_SECONDS, HEAL_SECONDS = 2.0, 5.0
 CREATES_MAX = 20_000
 
@@ -35,7 +32,7 @@ def prove(scale: Scale) -> Figures:
     with (
         parts.part(),
         folder() as place,
-        _small_disk(place / "data") as data,
+        small_disk(place / "data", DISK_MEBIBYTES) as data,
         started(Server(data, workers=2)) as server,
         httpx.Client(headers=server.key().headers, timeout=10, verify=False) as connection,
     ):
@@ -44,23 +41,6 @@ def prove(scale: Scale) -> Figures:
         figures |= {"creates refused by a full disk": client.refused, "healed after s": round(heals, 2)}
     parts.judge()
     return figures
-
-
-@contextlib.contextmanager
-def _small_disk(at: Path) -> Iterator[Path]:
-    """Raises Skipped where this user may not mount."""
-    at.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS}", "tmpfs", at], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        raise Skipped(
-            f"a small disk cannot be mounted: {mounted.stderr.strip()}; try as root, or unshare -rm make prove"
-        )
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "-l", at], check=True)
 
 
 class Client:
@@ -98,8 +78,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     """Seconds until a create worked again. Raises Broken."""
     for _ in range(50):
         hold(client.create(), "creates work at first")
-    ballast = server.data / "ballast"
-    _fill(ballast)
+    ballast = filled(server.data / "ballast")
     for _ in range(CREATES_MAX):
         if not client.create():
             break
@@ -122,14 +101,6 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     stored = {pet.id: pet.name for pet in page.pets}
     hold(stored == client.acknowledged, "what is stored is what was acknowledged, no more and no less")
     return heals
-
-
-def _fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        for size in (1 << 20, 1 << 12):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
 
 
 async def _syncs_that_fail(*, plant: bool) -> int:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser
 
 from harness.backends import Missing, Postgres, Redis, remove_shared, running, shared
 from harness.browsers import browser_running
+from harness.claims import Skipped
 from harness.commands import Commands
 from harness.differences import differences
 from harness.processes import fork_from_now_on, let_ctrl_c_through
@@ -82,13 +83,15 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _missing_is_told() -> Iterator[None]:
-    """A program that is not there is a failure in CI and a skip elsewhere."""
+    """A program that is not there is a failure in CI and a skip elsewhere. What needs more rights is a skip."""
     try:
         yield
     except Missing as missing:
         if os.environ.get("PETSTORE_TEST_REQUIRE_ALL"):
             pytest.fail(str(missing))
         pytest.skip(str(missing))
+    except Skipped as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ PetstoreError
 │   ├── BodyTooLarge          ├── UnsupportedMediaType
 │   └── InternalError         └── ServiceUnavailable    a bug; an outage
 ├── Unavailable               the store or the gate is unavailable; becomes ServiceUnavailable
+│   └── DiskFull              a disk is full
 └── OperatorError             an operator's command or setting is not valid; one line, exit code 2
     ├── MissingPackage        an optional package is not installed
     └── Conflict              two operators changed the same values; in edits.py
@@ -147,6 +148,10 @@ REQUEST_ERRORS = {each.code: each for each in RequestError.__subclasses__()}
 
 class Unavailable(PetstoreError):
     """The store or the gate is unavailable. The message is for the log and is never sent to the client."""
+
+
+class DiskFull(Unavailable):
+    """A write failed because a disk, or a quota, has no space left. Reads continue."""
 
 
 class OperatorError(PetstoreError):

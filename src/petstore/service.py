@@ -257,8 +257,11 @@ def check_console_packages() -> None:
         raise MissingPackage("the console", error.name, "console") from None
 
 
-def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
-    """Runs the console until a signal stops it. Calls `greet` with the sign-in URL. Raises OperatorError."""
+def serve_console(settings: Settings, service_url: str, greet: Callable[[str], None]) -> None:
+    """Runs the console until a signal stops it. Calls `greet` with the sign-in URL. Raises OperatorError.
+
+    `service_url` is the address of the service in a browser.
+    """
     import uvloop
 
     from petstore.console.app import open_console
@@ -269,7 +272,7 @@ def serve_console(settings: Settings, greet: Callable[[str], None]) -> None:
     async def run() -> None:
         async with (
             Backends(settings) as backends,
-            open_console(settings, backends.stores, backends.gate, clock_of(settings)) as console,
+            open_console(settings, service_url, backends.stores, backends.gate, clock_of(settings)) as console,
         ):
             await check_copied(backends.stores)
             scheme = "https" if tls else "http"

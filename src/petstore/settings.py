@@ -86,8 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for origin in self.cors_origins:
             if origin != "*" and not (origin.isascii() and _ORIGIN(origin)):
                 raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
-        _check_base_url("--public-url", self.public_url)
-        _check_base_url("--staging-url", self.staging_url)
+        check_base_url("--public-url", self.public_url)
+        check_base_url("--staging-url", self.staging_url)
         if self.staging_url and self.public_url:
             host = urlsplit(self.public_url).netloc.lower()
             if leads_to_staging(host, self.staging_url, self.public_url):
@@ -109,7 +109,8 @@ def _check_networks(option: str, networks: tuple[str, ...]) -> None:
             raise OperatorError(f"{option} {network}: give an address or a network like 10.0.0.0/8") from None
 
 
-def _check_base_url(option: str, url: str | None) -> None:
+def check_base_url(option: str, url: str | None) -> None:
+    """Raises OperatorError for an address that cannot precede the version segment."""
     if url is None:
         return
     if not url.isascii():

@@ -1,86 +1,26 @@
-"""Every page in a real Chromium, wide and light, narrow and dark: axe-core, no text cut or covered."""
+"""Every page in a real Chromium, wide and narrow, light and dark: axe-core, no scroll bar, no text cut or covered."""
 
-import time
+import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from harness.browsers import look, violations
 from harness.consoles import Console, running_console
+from harness.disks import filled, small_disk
 from harness.servers import Server
-from harness.stores import imported
-from petstore.audit import AuditEntry
-from petstore.keys import digest_of, mint, new_key
-from petstore.pets import STATUSES, NewPet
-from petstore.plans import Limits, Plan
-from petstore.rate_limits import Windows
-from petstore.usage import OperationUsage, RecentError, TotalUsage
 from tests.console.browser_steps import signed_in
+from tests.console.every_page import GET_ROUTES, KEYS, EveryPage, fill
 
 pytestmark = pytest.mark.thorough
-
-SECTIONS = ["overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health"]
-NAMES = ["Rex", "<script>alert(1)</script>", "🐈" * 255, "\u202eright to left", "x" * 255, "Mia", "Luna", "Ærø"]
-KEYS = ["Ada's laptop", "'; drop table keys; --", "🐕" * 255, "", "<script>alert(2)</script>", "Zoo Leipzig – booking"]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """Live has data, staging is empty. No service runs."""
     server = Server(tmp_path_factory.mktemp("appearance") / "data")
-    now = time.time()
-    plans: list[Plan] = ["free", "pro", "enterprise", "business", "free", "pro"]
-
-    async def fill(backends: Any) -> None:
-        live = backends.stores["live"]
-        pets = (NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20))
-        await imported(live, *pets, entry=AuditEntry(now - 9000, "ada", "import", "animals.jsonl"))
-        keys = []
-        for i, name in enumerate(KEYS):
-            limits = Limits(50, 5000) if plans[i] == "enterprise" else None
-            key = new_key("live", plans[i], now=now - 100 * i, name=name, limits=limits)
-            await live.keys.add(
-                key, digest_of(mint("live")), AuditEntry(key.created, "ada", "create key", key.id, key.plan)
-            )
-            keys.append(key)
-        await live.keys.revoke(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
-        for hour in range(700, 0, -7):
-            start = int(now) - hour * 3600
-            rows = [OperationUsage(key.id, start, "admitted", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
-            await live.usage.add(
-                [
-                    *rows,
-                    OperationUsage(keys[2].id, start, "refused", 40, "getPet"),
-                ],
-                {},
-                [TotalUsage(start, "unauthorized", 9)],
-            )
-        await live.usage.add_errors(
-            [
-                RecentError(
-                    key.id, now - 70 * n, f"{n:032x}", "other", 404, "not_found", f"/v1/{'long-path/' * 20}"[:200]
-                )
-                for key in keys
-                for n in range(6)
-            ]
-        )
-        for minute in range(60):
-            rows = [OperationUsage(key.id, int(now) - 60 * minute, "admitted", 60 - minute, "getPet") for key in keys]
-            await live.usage.add(
-                [*rows, OperationUsage(keys[2].id, int(now) - 60 * minute, "banned", 5, "listPets")], {keys[0].id: now}
-            )
-        at = int(now * 1000)
-        await backends.gate.put_windows(
-            [
-                (keys[0].id, Windows(at, 31, at, 612)),
-                (keys[1].id, Windows(at, 0, at, 10_000)),
-                (keys[2].id, Windows(at, 49, at, 4300, ban_start=at - 9000, ban_end=at + 3_000_000, bans=5)),
-            ]
-        )
-
-    server.act(fill)
+    fill(server)
     return server
 
 
@@ -115,42 +55,35 @@ def key_id(page: Page, console: Console, name: str) -> str:
     return row.locator("code").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("section", "environment"),
-    [
-        *((section, "live") for section in SECTIONS),
-        *((section, "staging") for section in ("overview", "animals", "keys")),  # empty; the others look alike
-    ],
-)
-def test_a_section(page: Page, console: Console, section: str, environment: str) -> None:
-    page.goto(f"{console.origin}/{environment}/{section}")
-    expect(page.get_by_role("heading", level=1)).to_have_text(
-        "Deprecated calls" if section == "deprecated" else section.capitalize()
-    )
-    expect(page.get_by_role("link", name=environment.upper(), exact=True)).to_have_attribute("aria-current", "true")
-    assert page.title().startswith(environment.upper())
-    if section == "overview":
-        expect(page.locator(".uplot")).to_have_count(2)
-    look(page, f"{section}-{environment}")
+@pytest.fixture(scope="module")
+def every_page(console: Console) -> EveryPage:
+    return EveryPage(console)
 
 
-@pytest.mark.parametrize("span", ["hour", "month"])
-def test_the_overview_of_another_time_span(page: Page, console: Console, span: str) -> None:
-    page.goto(f"{console.origin}/live/overview?span={span}")
+@pytest.mark.parametrize("route", GET_ROUTES)
+def test_every_page(context: BrowserContext, console: Console, every_page: EveryPage, route: str) -> None:
+    for address in filter(every_page.is_page, every_page.addresses(route)):
+        page = context.new_page()  # not the fixture: a browser reports the 404 of a removed animal as an error
+        page.goto(console.origin + address)
+        expect(page.get_by_role("heading", level=1)).not_to_be_empty()
+        environment = address.split("/")[1]
+        assert page.title().startswith(environment.upper())
+        current = page.get_by_role("link", name=environment.upper(), exact=True)
+        expect(current).to_have_attribute("aria-current", "true")
+        page.evaluate("document.querySelectorAll('details.panel').forEach((panel) => (panel.open = true))")
+        look(page, re.sub(r"\W+", "-", address).strip("-"))
+        page.close()
+
+
+def test_the_overview_has_two_plots(page: Page, console: Console) -> None:
+    page.goto(f"{console.origin}/live/overview")
+    expect(page.locator(".uplot")).to_have_count(2)
     page.get_by_text("Usage as a table").click()
-    assert page.locator("#usage-table tbody tr").count() in {"hour": [60], "month": range(117, 121)}[span]
-    look(page, f"overview-{span}")
+    expect(page.locator("#usage-table tbody tr").first).to_be_visible()
 
 
-@pytest.mark.parametrize(("name", "kind"), [(KEYS[2], "banned"), (KEYS[0], "active"), (KEYS[5], "revoked")])
-def test_the_page_of_a_key(page: Page, console: Console, name: str, kind: str) -> None:
-    page.goto(f"{console.origin}/live/keys/{key_id(page, console, name)}?span=hour")
-    look(page, f"key-{kind}")
-
-
-def test_the_form_for_a_new_key_with_an_error(page: Page, console: Console) -> None:
+def test_the_form_for_a_new_key_with_an_error_and_its_secret(page: Page, console: Console) -> None:
     page.goto(console.origin + "/live/keys/new")
-    look(page, "key-new")
     page.get_by_label("Name").fill("Shelter app")
     page.get_by_label("enterprise").check()
     page.get_by_label("Requests per minute").fill("many")
@@ -163,23 +96,18 @@ def test_the_form_for_a_new_key_with_an_error(page: Page, console: Console) -> N
     expect(page.get_by_label("Requests per minute")).to_have_value("many")
     expect(page.get_by_label("Expires after")).to_have_value("90d")
     look(page, "key-new-error")
+    page.get_by_label("Requests per minute").fill("5")
+    page.get_by_label("Requests per day").fill("50")
+    page.get_by_role("button", name="Create the key").click()
+    expect(page.get_by_role("button", name="Copy", exact=True)).to_be_focused()
+    look(page, "key-secret")
 
 
-def test_the_confirmation_of_a_revocation_as_dialog_and_as_page(page: Page, console: Console) -> None:
-    address = f"{console.origin}/live/keys/{key_id(page, console, 'no name')}"
-    page.goto(address)
+def test_the_confirmation_of_a_revocation(page: Page, console: Console) -> None:
+    page.goto(f"{console.origin}/live/keys/{key_id(page, console, 'no name')}")
     page.get_by_role("link", name="Revoke this key").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert violations(page) == []  # not `look`: the dialog covers other text on purpose
-    page.goto(address + "/revoke")
-    look(page, "revoke-page")
-
-
-@pytest.mark.parametrize(("name", "panel"), [(KEYS[2], "change"), (KEYS[0], "rotate")])
-def test_an_open_panel_of_a_key(page: Page, console: Console, name: str, panel: str) -> None:
-    page.goto(f"{console.origin}/live/keys/{key_id(page, console, name)}")
-    page.locator(f"#{panel} summary").click()
-    look(page, f"key-{panel}")
 
 
 @pytest.mark.parametrize("kind", ["key", "animal"])
@@ -198,33 +126,13 @@ def test_the_question_after_a_conflict(page: Page, context: BrowserContext, cons
     stale.close()
 
 
-def test_the_page_of_an_animal_and_of_a_removed_one(page: Page, console: Console) -> None:
+def test_the_message_after_a_removal(page: Page, console: Console) -> None:
     page.goto(console.origin + "/live/animals")
     page.get_by_role("link", name="right to left").first.click()
-    expect(page.get_by_role("heading", name="History")).to_be_visible()
-    look(page, "animal")
     page.get_by_role("button", name="Remove this animal").click()
-    expect(page.get_by_role("button", name="Restore")).to_be_visible()
     look(page, "animals-removed")
-    page.goto(console.origin + "/live/audit")
-    expect(page.get_by_role("button", name="Restore animal")).to_be_visible()
-    look(page, "audit-removed")
-    row = page.locator("tr", has=page.get_by_role("button", name="Restore animal"))
-    removed = page.context.new_page()  # a page of its own: a browser reports its 404 as an error
-    removed.goto(console.origin + str(row.get_by_role("link").get_attribute("href")))
-    look(removed, "animal-removed")
-    removed.get_by_role("button", name="Restore").click()
-    expect(removed.get_by_role("status")).to_contain_text("was restored")
-    removed.close()
-
-
-def test_the_imports_and_one_of_them(page: Page, console: Console) -> None:
-    page.goto(console.origin + "/live/animals/imports")
-    look(page, "imports")
-    page.get_by_role("link", name="animals.jsonl").click()
-    look(page, "import")
-    page.goto(console.origin + "/staging/animals/imports")
-    look(page, "imports-none")
+    page.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("status")).to_contain_text("was restored")
 
 
 def test_the_page_that_identifies_a_secret(page: Page, console: Console) -> None:
@@ -243,6 +151,7 @@ def test_the_token_of_a_new_operator(page: Page, console: Console) -> None:
     page.get_by_label("Role").select_option("viewer")
     page.get_by_role("button", name="Add and show the token").click()
     expect(page.locator("#token-1")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy", exact=True)).to_be_focused()
     look(page, "operators-token")
 
 
@@ -257,14 +166,10 @@ def test_the_pages_of_a_viewer(browser: Browser, console: Console) -> None:
     page.goto(console.origin + "/live/keys")
     page.locator("#rows a").first.click()
     look(page, "viewer-key")
+    page.goto(console.origin + "/live/keys/new")
+    expect(page.get_by_role("heading", level=1)).to_have_text("403")
+    look(page, "viewer-refused")
     context.close()
-
-
-def test_the_open_panels_of_the_animals(page: Page, console: Console) -> None:
-    page.goto(console.origin + "/live/animals")
-    for panel in ("add", "import", "export"):
-        page.locator(f"#{panel} summary").click()
-    look(page, "animals-panels")
 
 
 def test_the_sign_in_page(browser: Browser, console: Console) -> None:
@@ -274,6 +179,9 @@ def test_the_sign_in_page(browser: Browser, console: Console) -> None:
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("not valid")
     look(page, "sign-in")
+    page.get_by_label("Your token").fill(console.add_operator("Sigrid"))
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(console.origin + "/live/keys")
     page.close()
 
 
@@ -284,3 +192,16 @@ def test_the_page_of_a_404(context: BrowserContext, console: Console) -> None:
     expect(page.get_by_role("navigation", name="Sections")).to_be_visible()
     look(page, "not-found")
     page.close()
+
+
+def test_pages_on_a_full_disk(browser: Browser, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 60) as disk:
+        server = Server(disk / "data")
+        server.create()
+        with running_console(server) as console, signed_in(browser, console) as context:
+            filled(disk / "ballast")
+            page = context.new_page()
+            for section in ("overview", "health"):
+                page.goto(f"{console.origin}/live/{section}")
+                expect(page.locator("#troubles")).to_contain_text("The disk is full")
+                look(page, f"{section}-full-disk")

@@ -27,11 +27,13 @@ def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None
     # The search for the whole text has begun: a response to a shorter text may come before it.
     expect(page).to_have_url(re.compile(f"q={quote(mark.lower())}&"))
     expect(page.locator("#rows tr")).to_have_count(3)
+    expect(page.locator("#total")).to_have_text("3 animals match")
     button = page.get_by_role("group", name="Change the selected").get_by_role("button", name="sold")
     expect(button).to_be_disabled()
     page.get_by_label(f"Select animal {numbers[0]}").check()
     page.get_by_label("Name or id").fill(f"{mark} 0")
     expect(page.locator("#rows tr")).to_have_count(1)
+    expect(page.locator("#total")).to_have_text("1 animal matches")
     expect(page.get_by_text("Change 1 selected to")).to_be_visible()
     expect(page.get_by_label("all shown")).to_be_checked()
     page.get_by_label("Name or id").fill(mark)

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from harness.backends import Postgres, Redis
-from harness.browsers import ALL_LOOKS, look
+from harness.browsers import look
 from harness.consoles import Console, running_console
 from harness.servers import Server
 from tests.console.browser_steps import open_section, press, signed_in
@@ -68,7 +68,7 @@ def test_a_page_without_redis(page: Page, console: Console, redis: Redis, sectio
         page.goto(f"{console.origin}/live/{section}")
         expect(banner(page)).to_have_text(REDIS_AWAY)
         expect(banner(page)).to_be_in_viewport()
-        look(page, f"redis-away-{section}", ALL_LOOKS)
+        look(page, f"redis-away-{section}")
         press(page, page.get_by_role("link", name="Skip to the content"))
         expect(page.locator("#main:focus #troubles")).to_contain_text("Redis")
 
@@ -97,7 +97,7 @@ def test_a_page_without_the_store(page: Page, console: Console, postgres: Postgr
         expect(page.get_by_role("alert")).to_be_in_viewport()
         expect(page.get_by_role("navigation", name="Sections")).to_be_visible()
         stop_reloading(page)
-        look(page, "store-away", ALL_LOOKS)
+        look(page, "store-away")
     press(page, page.get_by_role("link", name="Go to the overview"))
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
@@ -115,7 +115,7 @@ def test_a_page_of_a_named_operator_without_the_store(browser: Browser, console:
         expect(page.get_by_role("alert")).to_have_text(STORE_AWAY)
         expect(page.get_by_role("navigation")).to_have_count(0)
         stop_reloading(page)
-        look(page, "store-away-operator", ALL_LOOKS)
+        look(page, "store-away-operator")
     press(page, page.get_by_role("link", name="Go to the overview"))
     expect(page.get_by_text("Signed in as Ada")).to_be_visible()
     context.close()
@@ -134,7 +134,7 @@ def test_a_form_sent_without_the_store(page: Page, console: Console, postgres: P
     with away(postgres):
         press(page, page.get_by_role("button", name="Create the key"))
         expect(page.get_by_role("alert")).to_contain_text("Check whether the change was made")
-        look(page, "store-away-form", ALL_LOOKS)
+        look(page, "store-away-form")
 
 
 def test_an_open_page_shows_that_the_store_is_away_and_back(page: Page, console: Console, postgres: Postgres) -> None:
@@ -143,7 +143,7 @@ def test_an_open_page_shows_that_the_store_is_away_and_back(page: Page, console:
         message = page.locator("#messages .message")
         expect(message).to_have_text(STORE_AWAY, timeout=REFRESHED_WITHIN)
         expect(message).to_be_in_viewport()
-        look(page, "store-away-open", ALL_LOOKS)
+        look(page, "store-away-open")
     expect(message).to_have_count(0, timeout=REFRESHED_WITHIN)
 
 
@@ -166,7 +166,7 @@ def test_the_overview_says_how_old_the_number_of_animals_is(older: Page) -> None
     animals = older.get_by_role("region", name="Animals")
     expect(animals).to_contain_text("Counted 1 h 1 min ago.")
     expect(animals.get_by_role("row", name="All")).to_contain_text("1,234")
-    look(older, "counted-ago-overview", ALL_LOOKS)
+    look(older, "counted-ago-overview")
     press(older, animals.get_by_role("link", name="pending"))
     expect(older).to_have_url(re.compile("/live/animals.status=pending"))
 
@@ -174,6 +174,6 @@ def test_the_overview_says_how_old_the_number_of_animals_is(older: Page) -> None
 def test_the_list_of_animals_says_how_old_their_number_is(older: Page) -> None:
     older.goto("/live/animals")
     expect(older.get_by_role("search")).to_contain_text("1,234 animals in live, counted 1 h 1 min ago")
-    look(older, "counted-ago-animals", ALL_LOOKS)
+    look(older, "counted-ago-animals")
     older.keyboard.press("/")
     expect(older.get_by_label("Name or id")).to_be_focused()

@@ -8,6 +8,7 @@ import pytest
 
 from harness.commands import Commands
 from harness.consoles import Console, ConsoleClient, cells, next_rows, text_of
+from harness.served import wait_for
 from harness.servers import Server
 from petstore.keys import Environment
 from petstore.store.database import Bounds
@@ -98,16 +99,46 @@ def test_animals_are_listed_newest_first_and_filtered_by_status(server: Server, 
 def test_a_search_without_hits_ends_with_a_message_also_after_many_steps(
     server: Server, operator: ConsoleClient
 ) -> None:
-    server.fill(Bounds().search_step + 10, "staging")
+    server.fill(2 * Bounds().search_step + 10, "staging")
     page = operator.get("/staging/animals?q=no such name")
+    assert "match" not in total_of(page)
     assert cells(page, "Id") == [] and "Searched down to id" in text_of(page)
     while (rows := next_rows(operator, page)) is not None:
         page = rows
-    assert "No matching animals" in text_of(page)
-    page = operator.get("/staging/animals?q=Pet 1")
+    assert "No matching animals" in text_of(page) and total_of(page) == "0 animals match"
+    page = operator.get("/staging/animals?q=Pet 12")
+    at_least = re.match(r"at least ([\d,]+) animals match", total_of(page))
     while (rows := next_rows(operator, page)) is not None:
         page = rows
     assert "No matching animals" not in text_of(page)
+    words = ["pets", "list", "--env", "staging", "--search", "Pet 12", "--limit", "10000"]
+    matching = len(Commands(server).json(*words))
+    assert at_least is not None and 50 < int(at_least[1].replace(",", "")) <= matching
+    assert total_of(page) == f"{matching:,} animals match"
+
+
+def total_of(page: httpx.Response) -> str:
+    found = re.search(r'<span id="total"[^>]*>(.*?)</span>', page.text, re.DOTALL)
+    assert found is not None
+    return " ".join(found[1].split())
+
+
+def test_a_search_says_how_many_animals_match(own_console: Console) -> None:
+    operator = own_console.sign_in("ada")
+    own_console.server.fill(130)
+    assert wait_for(lambda: total_of(operator.get("/live/animals")) == "130 animals in live")
+    for query, total in {
+        "q=Pet 1": "42 animals match",  # 1, 10 to 19, 100 to 130
+        "q=pet": "130 animals match",
+        "q=130": "1 animal matches",
+        "q=nobody": "0 animals match",
+        "status=sold": "43 animals match",
+        "q=pet&status=sold": "43 animals match",
+        "added_by=nobody": "0 animals match",
+    }.items():
+        assert total_of(operator.get(f"/live/animals?{query}")) == total, query
+        part = operator.get(f"/live/animals/rows?{query}", **{"HX-Request": "true"})
+        assert total_of(part) == total and 'hx-swap-oob="true"' in part.text, query
 
 
 def test_a_status_change_of_many_animals_records_each(server: Server, operator: ConsoleClient) -> None:

@@ -30,7 +30,7 @@ def test_a_number_of_animals_says_how_old_it_is(age: float, said: str) -> None:
         "pets/list.html", environment="live", base="/live", now=0.0, troubles=[], actor="ada", can_change=False,
         section="animals", messages=[], q="", status="", added_by="", since="", until="", invalid=[],
         wanted={"since": "", "until": ""}, found=Found([], 0, more=False), hits=0, first=True,
-        form=Form(), error="", counts=Result({"available": 1_200, "sold": 34}, age),
+        form=Form(), error="", matches=None, counts=Result({"available": 1_200, "sold": 34}, age),
     )  # fmt: skip
     text = bytes(page.body).decode()
     assert f"1,234 animals in live{', ' * bool(said)}{said}</span>" in text

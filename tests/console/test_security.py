@@ -19,13 +19,16 @@ from harness.servers import Server, serving
 from petstore.console.app import ROUTES
 from petstore.console.forms import CONTENT_TYPE_MAX, FIELDS_MAX, read_form
 from petstore.console.security import PARAMETERS_MAX, POLICY, QUERY_MAX
+from tests.console.every_page import FORM_ROUTES
 
 PARAMETERS = {"environment": "live", "pet_id": "1", "key_id": "key_x", "job_id": "x", "import_id": "imp_x"}
-ADDRESSES = sorted(
-    ("/live" + re.sub(r"{(\w+)}", lambda found: PARAMETERS[found[1]], route.path), method)
-    for route in ROUTES
-    for method in route.methods or ()
-)
+
+
+def address_of(route: str) -> str:
+    return "/live" + re.sub(r"{(\w+)}", lambda found: PARAMETERS[found[1]], route)
+
+
+ADDRESSES = sorted((address_of(route.path), method) for route in ROUTES for method in route.methods or ())
 
 
 @pytest.fixture(scope="module")
@@ -221,11 +224,12 @@ def viewer(console: Console) -> ConsoleClient:
 
 
 @pytest.mark.parametrize(("path", "method"), ADDRESSES, ids=lambda value: value)
-def test_every_post_of_a_viewer_is_403(
+def test_every_post_and_every_form_of_a_viewer_is_403(
     console: Console, viewer: ConsoleClient, operator: ConsoleClient, path: str, method: str
 ) -> None:
     headers = {"Origin": console.origin}
-    assert (viewer.http.request(method, path, headers=headers).status_code == 403) == (method == "POST")
+    is_refused = method == "POST" or path in map(address_of, FORM_ROUTES)
+    assert (viewer.http.request(method, path, headers=headers).status_code == 403) == is_refused
     assert operator.http.request(method, path, headers=headers).status_code != 403
 
 

@@ -253,8 +253,18 @@ def test_signing_in_leads_to_the_requested_page(console: Console, new_name: Call
     client = console.client()
     page = client.get("/staging/animals?q=Rex")
     (wanted,) = re.findall(r'name="next" value="([^"]+)"', page.text)
+    for token in ("pets_op_wrong", "", "wrong"):
+        refused = client.post("/sign-in", token=token, next=wanted)
+        assert refused.status_code == 401
+        assert re.findall(r'name="next" value="([^"]+)"', refused.text) == [wanted]
     done = client.post("/sign-in", token=console.add_operator(new_name()), next=wanted)
     assert done.headers["location"] == "/staging/animals?q=Rex"
+
+
+def test_the_sign_in_page_takes_the_next_page_from_its_address(console: Console) -> None:
+    for wanted, kept in (("/live/keys", "/live/keys"), ("//evil.example", "/live/overview"), ("", "/live/overview")):
+        page = console.client().get(f"/sign-in?next={wanted}")
+        assert re.findall(r'name="next" value="([^"]+)"', page.text) == [kept]
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,15 @@
 """Imports that run out of disk space: they can be resumed or undone, and the service keeps working."""
 
 import asyncio
-import contextlib
 import io
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 import httpx
-import pytest
 
 from harness.commands import Commands, Processes
+from harness.disks import small_disk
 from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, names, sqlite_store
 from petstore.admin.actions import Admin
@@ -105,24 +102,10 @@ def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-@contextlib.contextmanager
-def small_disk(at: Path) -> Iterator[Path]:
-    at.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", at], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {mounted.stderr.strip()}")
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", "-l", at], check=True)
-
-
 def test_service_starts_and_creates_after_an_import_that_did_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "large.csv"
     file.write_text("name,categoryId\n" + f"{'x' * 250},1\n" * 200_000)
-    with small_disk(tmp_path / "disk") as disk:
+    with small_disk(tmp_path / "disk", 60) as disk:
         server = Server(disk / "data")
         server.create()
         message = Processes(server).fails_in_one_line("pets", "import", str(file))

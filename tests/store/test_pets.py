@@ -78,6 +78,10 @@ def test_search_reads_a_bounded_number_of_animals_and_says_how_far_it_came(store
         assert await store.pets.search(PetQuery("nobody"), after=95, limit=5) == ([], 95, False)
         assert await store.pets.newest(PetQuery("nobody"), before=100, limit=5) == ([], 90, True)
         assert await store.pets.newest(PetQuery("nobody"), before=5, limit=5) == ([], 5, False)
+        assert await store.pets.count_below(PetQuery("needle"), before=100) == (1, True)
+        assert await store.pets.count_below(PetQuery("needle", "sold"), before=10) == (0, False)
+        assert await store.pets.count_below(PetQuery("NEEDLE"), before=10) == (1, False)
+        assert await store.pets.count_below(PetQuery("pet"), before=1) == (0, False)
 
     store_at.use(work, policy=SHORT_STEPS)
 

@@ -12,7 +12,7 @@ import pytest
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, WatchedConnection, names, opened, sqlite_store
 from petstore.audit import AuditEntry
 from petstore.changes import Change
-from petstore.errors import Unavailable
+from petstore.errors import DiskFull, Unavailable
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store
 from petstore.store.database import Bounds
@@ -91,7 +91,7 @@ def test_uses_of_one_idempotency_key_in_a_failed_batch_fail_together(tmp_path: P
             much = AuditEntry(NOW, "a test", "write", "much", "x" * 200_000)
             adding = [store.pets.add(NewPet("Rex", 1), NOW, key) for _ in range(3)]
             failed = await asyncio.gather(*adding, store.audit.record(much), return_exceptions=True)
-            assert [type(each) for each in failed] == [Unavailable] * 4
+            assert [type(each) for each in failed] == [DiskFull] * 4
             writer.pragma("max_page_count", 2**30)
             added = await asyncio.gather(*(store.pets.add(NewPet("Rex", 1), NOW, key) for _ in range(3)))
             assert [each.replayed for each in added] == [False, True, True]

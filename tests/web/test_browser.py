@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from harness.backends import program
-from harness.browsers import ALL_LOOKS, look
+from harness.browsers import look
 from harness.servers import Key, Server
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS, deprecated_operations
@@ -423,7 +423,7 @@ def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page
 @pytest.mark.thorough
 def test_the_landing_page_looks_well_and_passes_axe(server: Server, page: Page) -> None:
     page.goto(server.origin + "/")
-    look(page, "landing", ALL_LOOKS)
+    look(page, "landing")
 
 
 def test_the_landing_page_leads_on(server: Server, page: Page) -> None:

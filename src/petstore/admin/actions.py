@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from petstore.admin.key_status import AfterBan, after_ban
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.audit import AuditEntry
 from petstore.edits import Conflict
@@ -144,14 +145,18 @@ class Admin:
         await self._store.keys.revoke(key_id, self._entry("revoke key", key_id))
         return await self.key(key_id)
 
-    async def lift_ban(self, key_id: str) -> None:
-        """Lifts a ban. Writes the audit entry first, so that a crash cannot leave a lifted ban without an entry."""
+    async def lift_ban(self, key_id: str) -> AfterBan:
+        """Lifts a ban, and returns what the next request of the key meets.
+
+        Writes the audit entry first, so that a crash cannot leave a lifted ban without an entry.
+        """
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
             raise OperatorError(f"{key_id} is not banned, so there is nothing to lift")
         await self._store.audit.record(self._entry("lift ban", key_id))
         await self._gate.lift(key_id)
+        return after_ban(key, windows, self._clock())
 
     async def key(self, key_id: str) -> ApiKey:
         key = await self._store.keys.get(key_id)
@@ -263,7 +268,7 @@ class Admin:
         except (OperatorError, Unavailable) as error:
             raise OperatorError(
                 f"{error}; import the same file again to resume {begun.id},"
-                f" or remove its animals with petstore pets undo-import {begun.id}"
+                f" or remove its animals with `petstore pets undo-import {begun.id}`"
             ) from error
         found = await self._import(begun.id)
         if found.state != "done":
@@ -329,12 +334,12 @@ class Admin:
     async def set_role(self, name: str, role: Role) -> None:
         entry = self._entry("set role", name)
         if not is_operator_name(name) or not await self._store.operators.set_role(name, role, entry):
-            raise OperatorError(f"no active operator is named {name}")
+            raise OperatorError(f"there is no active operator {name}")
 
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
         if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
-            raise OperatorError(f"no active operator is named {name}; operators list shows the names")
+            raise OperatorError(f"there is no active operator {name}; list the names with `petstore operators list`")
 
     async def _pet(self, pet_id: int) -> Pet:
         pet = await self._store.pets.get(pet_id)

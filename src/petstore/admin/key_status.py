@@ -9,8 +9,9 @@ from petstore.gate import Ban, Gate, bans_in_force
 from petstore.keys import ApiKey, KeyQuery, KeySort
 from petstore.pets import INT64_MAX
 from petstore.plans import Plan
-from petstore.rate_limits import SECOND, used
+from petstore.rate_limits import ADMITTED, SECOND, BanPolicy, Window, Windows, admit, lifted, used
 from petstore.store import Store
+from petstore.wording import when
 
 BATCH = 1_000  # keys per call to the gate
 
@@ -27,6 +28,21 @@ class KeyStatus(NamedTuple):
     banned_until: float | None
     minute_used: int
     day_used: int
+
+
+class AfterBan(NamedTuple):
+    """The outcome of a key's next request after its ban is lifted."""
+
+    state: KeyState
+    used_up: Window | None  # the limit that still refuses the request
+    admitted_from: int  # Unix seconds
+
+    def __str__(self) -> str:
+        if self.state != "active":
+            return f"The key is {self.state}, so its requests are still refused."
+        if self.used_up is None:
+            return "The next request is admitted."
+        return f"Its limit per {self.used_up} is used up: the next request is admitted from {when(self.admitted_from)}."
 
 
 # The sort key of each order. Python's sort is stable, so equal keys stay newest first.
@@ -57,6 +73,14 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
         (status,) = await statuses(gate, [key], now)
         return status
     return None
+
+
+def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
+    """Returns the outcome of the key's next request if its ban is lifted. `windows` still has the ban."""
+    _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
+    if decision.outcome is ADMITTED:
+        return AfterBan(key.state(now), None, int(now))
+    return AfterBan(key.state(now), decision.window, -(-decision.reset // SECOND))
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:

@@ -100,7 +100,7 @@ class PetFile:
         checked = await self.read(bad, progress)
         if checked.bad_rows:
             more = checked.bad_rows - len(listed)
-            hint = f"\n  and {more:,} more; petstore pets import --dry-run lists them" if more else ""
+            hint = f"\n  and {more:,} more; `petstore pets import FILE --dry-run` lists them" if more else ""
             counted = f"{checked.bad_rows:,} bad {'row' if checked.bad_rows == 1 else 'rows'}"
             stopped = "checking stopped after " if checked.bad_rows == BAD_ROWS_MAX else ""
             raise OperatorError(f"{self._name}: {stopped}{counted}, so nothing was imported" + "".join(listed) + hint)

@@ -35,6 +35,10 @@ async def list_(backends: Backends) -> Output:
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it."""
-    await (await admin_of_key(backends, key_id)).lift_ban(key_id)
-    return Output({"key_id": key_id, "lifted": True}, f"{key_id} is no longer banned.")
+    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it.
+
+    Prints when the next request is admitted: the ban does not change what the key has used of its limits.
+    """
+    after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
+    data = {"key_id": key_id, "lifted": True, **after._asdict()}
+    return Output(data, f"{key_id} is no longer banned. {after}")

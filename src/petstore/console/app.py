@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, keys, operators, pet_files, pets, usage
+from petstore.console import audit, guide, keys, operators, pet_files, pets, usage
 from petstore.console.background import Jobs
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.requests import ConsoleRequest, Handler
@@ -29,8 +29,10 @@ from petstore.store import Store
 PAGE_TIMEOUT = 10.0  # seconds for a page. An action may take as long as it needs
 
 
-def _route(method: str, path: str, handler: Handler) -> Route:
+def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
     async def endpoint(request: Request) -> Response:
+        if not for_viewers and request.scope["session"].role == "viewer":
+            raise HTTPException(403)
         try:
             async with asyncio.timeout(PAGE_TIMEOUT if method == "GET" else None):
                 return await handler(ConsoleRequest(request))
@@ -41,6 +43,7 @@ def _route(method: str, path: str, handler: Handler) -> Route:
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
+_form = partial(_route, "GET", for_viewers=False)  # a page with nothing but a form
 
 
 def _page(
@@ -79,8 +82,8 @@ ROUTES = [
     _get("/jobs/{job_id}/file", pet_files.download),
     *_page("/keys", keys.content, "keys/list.html", "keys/rows.html"),
     _post("/keys", keys.create),
-    _get("/keys/new", keys.show_new),
-    _get("/keys/identify", keys.identify_page),
+    _form("/keys/new", keys.show_new),
+    _form("/keys/identify", keys.identify_page),
     _post("/keys/identify", keys.identify),
     _get("/keys/{key_id}", keys.show),
     _post("/keys/{key_id}", keys.change),
@@ -90,7 +93,7 @@ ROUTES = [
     _post("/keys/{key_id}/end-old-secret", keys.end_old_secret),
     _post("/keys/{key_id}/suspend", keys.suspend),
     _post("/keys/{key_id}/resume", keys.resume),
-    _get("/keys/{key_id}/revoke", keys.confirm_revoke),
+    _form("/keys/{key_id}/revoke", keys.confirm_revoke),
     _post("/keys/{key_id}/revoke", keys.revoke),
     *_page("/bans", keys.bans, "bans/list.html", "bans/refresh.html"),
     _post("/bans/{key_id}/lift", keys.lift_ban),
@@ -103,6 +106,7 @@ ROUTES = [
     _post("/operators", operators.add),
     _post("/operators/role", operators.set_role),
     _post("/operators/revoke", operators.revoke),
+    _get("/help", guide.show),
     *_page("/health", lambda request: request.state.node.content(), "health/show.html", "health/refresh.html"),
 ]
 
@@ -116,11 +120,11 @@ class Console(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def open_console(
-    settings: Settings, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
+    settings: Settings, service_url: str, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
     """The console over open backends."""
     async with Jobs() as jobs:
-        state = ConsoleState(stores, gate, clock, settings, jobs)
+        state = ConsoleState(stores, gate, clock, settings, service_url, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")
         await record_other_failures(state)
 
@@ -132,6 +136,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
             Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
+            Route("/docs", guide.reference),
             Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],

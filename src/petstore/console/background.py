@@ -13,7 +13,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from petstore.console.sessions import UNCERTAIN
+from petstore.console.outages import failed_change
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment
 from petstore.observability.logs import event, logger
@@ -185,7 +185,7 @@ class Jobs:
             job.errors = [each.strip() for each in errors]
         except Unavailable as error:
             event(logging.ERROR, "unavailable", job=job.title, cause=str(error))
-            job.result = UNCERTAIN
+            job.result = failed_change(error)
         except OSError as error:
             job.result = f"The file could not be written: {error.strerror}."
         except Exception:

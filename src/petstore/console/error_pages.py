@@ -8,11 +8,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from petstore.console.outages import FULL, failed_change
 from petstore.console.pet_files import UPLOAD_MAX
 from petstore.console.requests import common_context
-from petstore.console.sessions import UNCERTAIN, Session
+from petstore.console.sessions import Session
 from petstore.console.sign_in import HOME
 from petstore.console.state import ConsoleState
+from petstore.errors import DiskFull, Unavailable
 from petstore.keys import ENVIRONMENTS
 from petstore.observability.logs import event, logger
 from petstore.wording import when
@@ -21,6 +23,7 @@ from petstore.wording import when
 def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {
+        403: "Your role is viewer: you can see everything and change nothing.",
         404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
         405: "This address does not support that method.",
         408: "The form did not arrive in time.",
@@ -32,17 +35,16 @@ def http_error(request: Request, error: Exception) -> Response:
 
 
 def unavailable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Unavailable)
     event(logging.ERROR, "unavailable", path=request.url.path, cause=str(error))
     state: ConsoleState = request.scope["console"]
     state.unavailable_since = state.unavailable_since or time.time()
     reads = request.method in ("GET", "HEAD")
-    text = UNCERTAIN
+    text = failed_change(error)
     if reads:
         since = f"since {when(state.unavailable_since)} or earlier"
-        text = (
-            f"The store or the gate has not responded {since}. petstore check names the fault; the log has it too."
-            " This page retries by itself."
-        )
+        fault = f"The store or the gate has not responded {since}. petstore check names the fault; the log has it too."
+        text = f"{FULL if isinstance(error, DiskFull) else fault} This page retries by itself."
     response = error_page(request, 503, text)
     if reads:
         response.headers["refresh"] = "5"

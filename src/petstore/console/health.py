@@ -21,6 +21,7 @@ from petstore.store import Store
 CHECK_TIMEOUT = 2.0  # seconds
 SILENT_AFTER = 10.0  # seconds without a sign of life, which a worker gives once a second
 HISTORY_SECONDS = 300.0
+DISK_FULL_BYTES = 16 * 1024 * 1024  # with less, neither the gate's file nor SQLite's log can grow to its usual size
 DURATION = "petstore_request_duration_seconds_bucket"
 
 Buckets = dict[float, float]  # the upper bound in seconds → the requests up to it
@@ -44,8 +45,9 @@ class Latency(NamedTuple):
 class Trouble(NamedTuple):
     """What every page shows at its top. `since` is in Unix seconds; None: the service was never started."""
 
-    part: Literal["service", "gate"]
-    since: float | None
+    part: Literal["service", "gate", "disk"]
+    since: float | None = None
+    free_bytes: int = 0  # of the disk
 
 
 class Node:
@@ -58,11 +60,14 @@ class Node:
         self._degraded_since: float | None = None
 
     def troubles(self) -> list[Trouble]:
-        """A service that does not run or hangs, and a gate that does not respond.
+        """A full disk, a service that does not run or hangs, and a gate that does not respond.
 
         Where the data are on servers, the service may run on other machines only: it counts once it has run here.
         """
         now, found = time.time(), []
+        free_bytes = _free_bytes(self._settings.data)
+        if _is_full(free_bytes):
+            found.append(Trouble("disk", free_bytes=free_bytes or 0))
         seen = last_sign_of_life(self._settings.data / METRICS)
         if now - seen > SILENT_AFTER if seen is not None else self._settings.store is None:
             found.append(Trouble("service", seen))
@@ -89,6 +94,7 @@ class Node:
             "gate_check": gate,
             "workers": await self._workers.latest(),
             "free_bytes": free_bytes,
+            "disk_full": _is_full(free_bytes),
             "last_backup": last_backup,
         }
 
@@ -110,10 +116,19 @@ class Node:
         }
 
 
-def _read_disk(data: Path) -> tuple[int, float | None]:
+def _read_disk(data: Path) -> tuple[int | None, float | None]:
     """The free bytes, and the time of the last backup."""
     backup = data / LAST_BACKUP
-    return shutil.disk_usage(data).free, backup.stat().st_mtime if backup.exists() else None
+    return _free_bytes(data), backup.stat().st_mtime if backup.exists() else None
+
+
+def _free_bytes(data: Path) -> int | None:
+    """None without a data directory: the store and the gate are on servers."""
+    return shutil.disk_usage(data).free if data.is_dir() else None
+
+
+def _is_full(free_bytes: int | None) -> bool:
+    return free_bytes is not None and free_bytes < DISK_FULL_BYTES
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:

@@ -271,6 +271,9 @@ async def bans(request: ConsoleRequest) -> dict[str, Any]:
 async def lift_ban(request: ConsoleRequest) -> Response:
     key_id = (await request.key()).id
     path = f"/keys/{key_id}" if (await request.form()).text("back") == "key" else "/bans"
-    response = await request.act(request.admin.lift_ban(key_id), f"The ban of {key_id} is lifted.", path)
+    try:
+        request.flash(f"The ban of {key_id} is lifted. {await request.admin.lift_ban(key_id)}")
+    except OperatorError as error:
+        request.flash(str(error), ok=False)
     request.state.bans[request.environment].invalidate()
-    return response
+    return request.redirect(path)

@@ -1,7 +1,7 @@
 """Animals: find, add, change, remove and restore many at once; the page of one animal, with its history."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
-from petstore.console.background import Job
+from petstore.console.background import Job, Result
 from petstore.console.edits import base_of, changes_in, done_message, edit_context
 from petstore.console.forms import Form
 from petstore.console.pet_files import query_of, start_job
@@ -18,9 +18,28 @@ from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
-from petstore.pets import INT64_MAX, PET_UNITS, REMOVAL_PREFIX, NewPet, Pet, PetChanges, PetQuery, Removed, is_status
+from petstore.pets import (
+    INT64_MAX,
+    PET_UNITS,
+    REMOVAL_PREFIX,
+    Found,
+    NewPet,
+    Pet,
+    PetChanges,
+    PetQuery,
+    PetStatus,
+    Removed,
+    is_status,
+)
 
 PAGE_SIZE = 50
+
+
+class Matches(NamedTuple):
+    """How many animals match a search; at least so many, if not `exact`."""
+
+    number: int
+    exact: bool
 
 
 async def rows(request: ConsoleRequest) -> Response:
@@ -136,26 +155,43 @@ def _respond(
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: Exception | None = None) -> Response:
     status, message = describe(error)
-    counts = await request.state.pet_counts[request.environment].latest()
-    return request.page(
-        "pets/list.html", status, **await _search(request), form=form or Form(), error=message, counts=counts
-    )  # fmt: skip
+    return request.page("pets/list.html", status, **await _search(request), form=form or Form(), error=message)
 
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
+    hits = request.number("hits") + len(found.pets)
     if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
         pet = await request.store.pets.get(int(query.text))  # a number may be an id, or a part of a name
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
-    hits = request.number("hits") + len(found.pets)
+            hits += query.text not in pet.name  # otherwise the search finds it again
     wanted = {"q": query.text, "status": query.status or "", "added_by": query.added_by}
     times = {"since": query.since, "until": query.until}
     wanted |= {name: request.parameter(name).strip() for name in times}
     invalid = [name for name, time in times.items() if wanted[name] and time is None]
-    return {**wanted, "wanted": wanted, "invalid": invalid, "first": not before, "found": found, "hits": hits}
+    counts = await request.state.pet_counts[request.environment].latest()
+    return {
+        **wanted, "wanted": wanted, "invalid": invalid, "first": not before, "found": found, "hits": hits,
+        "counts": counts, "matches": await _matches(request, query, before, found, hits, counts),
+    }  # fmt: skip
+
+
+async def _matches(
+    request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
+    counts: Result[dict[PetStatus, int]] | None,
+) -> Matches | None:  # fmt: skip
+    """None if nothing was searched for, or if the number is not known."""
+    if query == PetQuery(status=query.status):
+        return Matches(counts.value[query.status], exact=True) if query.status and counts else None
+    if not found.more:
+        return Matches(hits, exact=True)
+    if before:
+        return None
+    below, beyond = await request.store.pets.count_below(query, found.searched_to)
+    return Matches(hits + below, exact=not beyond) if hits + below or not beyond else None
 
 
 def pet_of(form: Form) -> NewPet:

@@ -9,7 +9,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
 from petstore.console.forms import Form, read_form
-from petstore.console.sessions import UNCERTAIN, FlashMessage, Session
+from petstore.console.outages import failed_change
+from petstore.console.sessions import FlashMessage, Session
 from petstore.console.state import ConsoleState
 from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
@@ -144,7 +145,7 @@ def describe(error: Exception | None) -> tuple[int, str]:
     if error is None:
         return 200, ""
     if isinstance(error, Unavailable):
-        return 503, UNCERTAIN
+        return 503, failed_change(error)
     return 409 if isinstance(error, Conflict) else 422, str(error)
 
 

@@ -1,11 +1,12 @@
 """Checks before every page: host name, origin, session and role. Adds the security headers to every response."""
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from petstore.console.error_pages import error_page, unavailable
+from petstore.console.error_pages import http_error, unavailable
 from petstore.console.requests import cookie_of
 from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
@@ -84,5 +85,5 @@ class SecurityMiddleware:
             return sign_in_page(request)
         request.scope["session"] = session
         if session is not None and session.role == "viewer" and is_post and path not in ALLOWED_FOR_VIEWERS:
-            return error_page(request, 403, "Your role is viewer: you can see every page and change nothing.")
+            return http_error(request, HTTPException(403))
         return None

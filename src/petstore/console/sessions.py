@@ -21,7 +21,6 @@ FAILURES_PER_MINUTE = 10
 ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
 PREFIX_LENGTH = 12  # "pets_op_" and four characters more
-UNCERTAIN = "The store did not respond. Check whether the change was made, then try again."
 
 
 class FlashMessage(msgspec.Struct, frozen=True):

@@ -2,15 +2,17 @@
 
 import contextlib
 import logging
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
+from petstore.console.outages import FULL
 from petstore.console.requests import cookie_of
 from petstore.console.sessions import SESSION_SECONDS, Session
 from petstore.console.state import ConsoleState
-from petstore.errors import Unavailable
+from petstore.errors import DiskFull, Unavailable
 from petstore.keys import digest_of
 from petstore.observability.logs import event
 from petstore.operators import ANONYMOUS_ACTOR, LINK_ACTOR, Operator, could_be_token
@@ -32,7 +34,10 @@ async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> 
     return session
 
 
-def sign_in_page(request: Request, error: str = "", status: int = 401, retry_after: int = 0) -> Response:
+def sign_in_page(
+    request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
+) -> Response:
+    """`target` is the page that signing in leads to; by default the requested page."""
     headers = {"hx-refresh": "true"}  # htmx asked for a part of a page: reload the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
@@ -40,9 +45,10 @@ def sign_in_page(request: Request, error: str = "", status: int = 401, retry_aft
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
         # A browser sends a strict cookie with our own reload, but not when a link on another site is followed.
         headers["refresh"] = "0"
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if asks_for_page:
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     state: ConsoleState = request.scope["console"]
-    return state.renderer.html("sign_in.html", status, headers, error=error, next=target if asks_for_page else HOME)
+    return state.renderer.html("sign_in.html", status, headers, error=error, next=_local_path(target))
 
 
 async def sign_in(request: Request) -> Response:
@@ -50,27 +56,29 @@ async def sign_in(request: Request) -> Response:
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
+    respond = partial(sign_in_page, request, target=form.text("next"))
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
-        return sign_in_page(request, "Enter a token." if is_post else "")
+        return respond("Enter a token." if is_post else "")
     # Whether the user opened this address. Requests that another site's page makes must not count as failures.
     is_direct = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not is_post and (could_be_token(token) or not is_direct):
         error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
-        return sign_in_page(request, error)
+        return respond(error)
     peer = request.client.host if request.client else ""
     address = client_address(peer, ",".join(request.headers.getlist("x-forwarded-for")), state.trusted_proxies)
     if wait := state.sign_in_limits.retry_after(address, token):
-        return sign_in_page(request, f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
+        return respond(f"Too many failed sign-ins. Try again in {wait} seconds.", 429, wait)
     try:
         valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        return sign_in_page(request, "The store does not respond. Try again in a moment.", 503)
+        cause = f"{FULL} Each sign-in is recorded." if isinstance(error, DiskFull) else "The store does not respond."
+        return respond(f"{cause} Try again in a moment.", 503)
     if not valid:
         state.sign_in_limits.add_failure(address, token)
         await _record_failure(state, address)
-        return sign_in_page(request, "This token is not valid, or the link was used before.")
+        return respond("This token is not valid, or the link was used before.")
     response = RedirectResponse(_local_path(form.text("next")), 303)
     response.set_cookie(value=state.sessions.begin(operator), max_age=SESSION_SECONDS, **state.origin.cookie)
     return response

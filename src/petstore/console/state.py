@@ -59,12 +59,19 @@ class ConsoleState:
     """Shared by all requests."""
 
     def __init__(
-        self, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float], settings: Settings, jobs: Jobs
+        self,
+        stores: dict[Environment, Store],
+        gate: Gate,
+        clock: Callable[[], float],
+        settings: Settings,
+        service_url: str,
+        jobs: Jobs,
     ) -> None:
         self.stores = stores
         self.gate = gate
         self.clock = clock
         self.origin = ConsoleOrigin(settings)
+        self.service_url = service_url.rstrip("/")
         self.trusted_proxies = networks(settings.trusted_proxies)
         self.jobs = jobs
         self.sessions = Sessions(clock)

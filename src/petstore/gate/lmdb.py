@@ -8,6 +8,7 @@ gate is used from one thread.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import itertools
 import math
@@ -23,8 +24,8 @@ import lmdb
 import msgspec
 
 from petstore.changes import CHANGES, Change
-from petstore.data_dir import open_file
-from petstore.errors import Unavailable
+from petstore.errors import DiskFull, Unavailable
+from petstore.files import open_file
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
 from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
 from petstore.gate.recovery import FORMAT, FORMAT_RECORD, check_format, mark_in_use
@@ -280,11 +281,12 @@ class LmdbGate:
                     os.posix_fallocate(file, 0, size)
                 self._env.set_mapsize(size)
         except OSError as full:
-            raise self._failed(f"the gate file cannot grow: {full}") from full
+            kind = DiskFull if full.errno in (errno.ENOSPC, errno.EDQUOT) else Unavailable
+            raise self._failed(f"the gate file cannot grow: {full}", kind) from full
 
-    def _failed(self, cause: str) -> Unavailable:
+    def _failed(self, cause: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
         self._health.failed(cause)
-        return Unavailable(cause)
+        return kind(cause)
 
 
 def new_versions() -> bytes:

@@ -102,6 +102,16 @@ class Pets:
         last = await self._db.read_long(f"{read} OFFSET $3", start, 1, step - 1)
         return Found([Pet(*row) for row in rows], last[0][0] if last else start, more=bool(last))
 
+    async def count_below(self, query: PetQuery, before: int) -> tuple[int, bool]:
+        """How many of the next `search_step` animals below this id match, and whether there are animals beyond."""
+        step = self._db.bounds.search_step
+        values: list[Any] = [before, step]
+        read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=True)
+        fits = self._condition(query, values)
+        counts = f"SELECT count(*), coalesce(sum(CASE WHEN {fits} THEN 1 ELSE 0 END), 0) FROM ({read}) AS p"
+        ((read_count, matching),) = await self._db.read_long(counts, *values)
+        return int(matching), read_count == step
+
     def _condition(self, query: PetQuery, values: list[Any]) -> str:
         """Returns the condition of a query. Appends its parameters to `values`."""
 

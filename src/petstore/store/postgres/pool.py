@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from petstore.errors import OperatorError, PetstoreError, Unavailable
+from petstore.errors import DiskFull, OperatorError, PetstoreError, Unavailable
 from petstore.store import StorePolicy
 from petstore.store.postgres import migrations
 from petstore.store.schema import NOT_MIGRATED, Migration
@@ -40,7 +40,8 @@ def translate(error: Exception) -> Exception:
         return OperatorError(f"--store: {error}")
     if isinstance(error, TimeoutError):
         return Unavailable("the store did not answer in time")
-    return Unavailable(f"the store failed: {type(error).__name__}: {error}")
+    kind = DiskFull if isinstance(error, asyncpg.DiskFullError) else Unavailable
+    return kind(f"the store failed: {type(error).__name__}: {error}")
 
 
 def is_bug(error: Exception) -> bool:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from petstore.data_dir import open_file
-from petstore.errors import PetstoreError, Unavailable
+from petstore.errors import DiskFull, PetstoreError, Unavailable
+from petstore.files import open_file
 from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
@@ -91,7 +91,8 @@ def translate(error: Exception) -> Exception:
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
     what_to_do = "; `petstore check` says which file is damaged" if damaged else ""
-    outage = Unavailable(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
+    kind = DiskFull if isinstance(error, apsw.FullError) else Unavailable
+    outage = kind(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
     outage.__cause__ = error
     return outage
 

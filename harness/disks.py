@@ -1,0 +1,35 @@
+"""A small disk that a test or a proof can fill: a tmpfs."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.claims import Skipped
+
+
+@contextlib.contextmanager
+def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
+    """A new directory on a disk of this size. Raises Skipped where this user may not mount."""
+    at.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", at], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        raise Skipped(
+            f"a small disk cannot be mounted: {mounted.stderr.strip()}; try as root, or unshare -rm make prove"
+        )
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+def filled(ballast: Path) -> Path:
+    """Writes a file until the disk has no space left. Returns its path."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return ballast

@@ -1,0 +1,78 @@
+"""The console while the disk of the data is full: it names the cause, and recovers by itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.commands import Commands
+from harness.consoles import Console, ConsoleClient, cells, running_console, text_of
+from harness.disks import filled, small_disk
+from harness.servers import Server
+
+FULL = "The disk is full"
+PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/new", "bans", "bills", "deprecated",
+         "audit", "operators", "health", "help", "nowhere"]  # fmt: skip
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    # The gate takes 16 MiB, and more than that must be free before the disk is filled.
+    with small_disk(tmp_path / "disk", 60) as disk:
+        server = Server(disk / "data")
+        server.fill(1)
+        with running_console(server) as running:
+            yield running
+
+
+def fill(console: Console, operator: ConsoleClient) -> Path:
+    """Returns the file to delete. The log of SQLite may have some space left: it is used up."""
+    ballast = filled(console.server.data.parent / "ballast")
+    while operator.post("/live/animals", name="x" * 255, categoryId="1", status="sold").status_code == 303:
+        pass
+    return ballast
+
+
+def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
+    operator, token = console.sign_in("ada"), console.add_operator("bo")
+    key_id, _ = operator.create_key()
+    for page in PAGES:
+        assert FULL not in text_of(operator.get(f"/live/{page}")), page
+    assert "badge down" not in operator.get("/live/health").text
+    ballast = fill(console, operator)
+    animals = cells(operator.get("/live/animals"), "Name")
+
+    for page in [*PAGES, f"keys/{key_id}"]:
+        assert f"{FULL}, or nearly full: 0 Bytes left" in text_of(operator.get(f"/live/{page}")), page
+    assert FULL in text_of(operator.get("/live/overview/refresh", **{"HX-Request": "true"}))
+    health = operator.get("/live/health")
+    assert '<span class="badge down">full</span> 0 Bytes' in health.text
+
+    forms: dict[str, dict[str, Any]] = {
+        "animals": {"name": "Rex", "categoryId": "1", "status": "sold"},
+        "animals/1": {"name": "Rex", "categoryId": "1", "status": "sold"},
+        "animals/selected": {"id": "1", "to": "pending"},
+        "animals/1/remove": {},
+        "keys": {"name": "Ada", "plan": "free", "scope": ["read"]},
+        f"keys/{key_id}": {"name": "Bo", "plan": "pro", "scope": ["read"]},
+        f"keys/{key_id}/rotate": {"overlap": "1h"},
+        f"keys/{key_id}/suspend": {},
+        "operators": {"name": "grace", "role": "viewer"},
+        "operators/role": {"name": "bo", "role": "viewer"},
+    }
+    for path, fields in forms.items():
+        failed = operator.post(f"/live/{path}", **fields)
+        assert failed.status_code == 503, path
+        assert f"{FULL}. Free some space. Check whether the change was made" in text_of(failed), path
+        assert "did not respond" not in text_of(failed), path
+    sign_in = console.client().post("/sign-in", token=token)
+    assert sign_in.status_code == 503 and FULL in text_of(sign_in)
+    assert cells(operator.get("/live/animals"), "Name") == animals
+
+    ballast.unlink()
+    assert operator.add_pet("Rex")
+    assert FULL not in text_of(operator.get("/live/animals"))
+    assert console.client().post("/sign-in", token=token).status_code == 303
+    actions = [entry.action for entry in Commands(console.server).entries()]
+    assert "suspend key" not in actions, "what failed for lack of space was not done"
