@@ -307,7 +307,7 @@ def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> N
     asyncio.run(work())
 
 
-def test_numbers_of_an_earlier_run_are_removed_and_spares_living_workers(tmp_path: Path) -> None:
+def test_numbers_of_an_earlier_run_are_removed_except_those_of_living_workers(tmp_path: Path) -> None:
     async def work() -> None:
         worker = Monitoring(tmp_path, no_node_gauges)
         await scraped(worker)
