@@ -103,7 +103,10 @@ class Pets:
         return Found([Pet(*row) for row in rows], last[0][0] if last else start, more=bool(last))
 
     async def count_below(self, query: PetQuery, before: int) -> tuple[int, bool]:
-        """How many of the next `search_step` animals below this id match, and whether there are animals beyond."""
+        """Counts the matches among the next `search_step` animals below this id.
+
+        Returns their number, and whether there may be more animals to search.
+        """
         step = self._db.bounds.search_step
         values: list[Any] = [before, step]
         read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=True)
