@@ -271,7 +271,7 @@ def test_version_and_base_addresses_are_filled_in(now: float) -> None:
 
 
 def test_a_placeholder_without_a_value_is_an_error() -> None:
-    text = {"text": ["{{a}} and {{b}}, {c}", 1]}
-    assert filled(text, {"a": "A", "b": "{{c}}"}) == {"text": ["A and {{c}}, {c}", 1]}
+    text = {"text": ["{{a}} and {{b}}, {c}", "{{a}}", 1]}
+    assert filled(text, {"a": 1_000, "b": "{{c}}"}) == {"text": ["1,000 and {{c}}, {c}", 1_000, 1]}
     with pytest.raises(KeyError, match="b"):
         filled(text, {"a": "A"})
