@@ -98,7 +98,8 @@ def test_an_operation_shows_only_errors_that_it_can_return(operation: Operation)
         if status >= "400"
         for name, example in response["content"]["application/json"]["examples"].items()
     }
-    assert {name for name in shown if "scope" in name} == {f"insufficient_scope_{operation.scope}"}
+    scopes = {name for name in shown if "scope" in name}
+    assert scopes == {f"insufficient_scope_{operation.scope}"}, f"openapi.yaml: the 403 of {operation.name} is wrong"
     if "requestBody" not in described:
         of_bodies = "[Bb]ody|name|Idempotency-Key"
         assert [name for name, example in shown.items() if re.search(of_bodies, json.dumps(example))] == []
