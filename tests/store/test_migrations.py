@@ -22,7 +22,15 @@ from petstore.errors import OperatorError
 from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import migrations as postgres
-from petstore.store.schema import NEWEST_SCHEMA, OWN_TABLES, TABLES, Migration, known_migrations
+from petstore.store.schema import (
+    NEW_PET_FIELDS,
+    NEWEST_SCHEMA,
+    OWN_TABLES,
+    TABLES,
+    TYPES,
+    Migration,
+    known_migrations,
+)
 from petstore.store.sqlite import migrations as sqlite
 from petstore.store.sqlite.connection import connect
 
@@ -96,6 +104,8 @@ async def add_another(store: Store) -> int:
 
 
 def test_the_sql_file_has_the_tables_and_columns_that_the_code_names(store_at: StorePlace) -> None:
+    without_type = set(NEW_PET_FIELDS) - TYPES.keys()
+    assert without_type == set(), "store/schema.py: TYPES lacks the PostgreSQL types of these columns"
     migrate(store_at)
     own = {*OWN_TABLES, *(("format",) if store_at.url else ())}
     assert tables_of(store_at) == {table.name for table in TABLES} | own
