@@ -22,6 +22,10 @@ petstore_decode() {
 petstore_part() { petstore_decode "$(printf '%s\n' "$url" | sed -n "$1")"; }
 
 url=${PETSTORE_STORE:-$(if [ -n "${PETSTORE_STORE_FILE:-}" ]; then cat "$PETSTORE_STORE_FILE"; fi)}
+case $url in *[?\&]sslpassword=*)
+  echo "petstore: psql and pg_dump take sslpassword only as an argument; use a key file without a password" >&2
+  return 1
+esac
 if [ -n "$url" ]; then
   PGPASSWORD=$(petstore_part 's|^[^:]*://[^/@:]*:\([^/@]*\)@.*|\1|p')
   [ -n "$PGPASSWORD" ] || PGPASSWORD=$(petstore_part 's|.*[?&]password=\([^&]*\).*|\1|p')

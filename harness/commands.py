@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,9 +46,10 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """Returns the output of a command, which must succeed and print no errors. It may report a new store."""
+        """Returns the output of a command, which must succeed and print no errors, only what it says about new data."""
         done = self.run(*words)
         said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
+        said = re.sub("^Try it: curl .*\n", "", said)
         assert (done.returncode, said) == (0, ""), done.stderr
         return done.stdout
 

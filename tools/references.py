@@ -13,8 +13,8 @@ import click
 from petstore.cli import cli
 from petstore.cli.console import console
 from petstore.cli.help import backends
-from petstore.cli.options import BACKEND_OPTIONS
 from petstore.cli.serve import serve
+from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.observability.events import EVENTS
 from petstore.observability.metrics import METRICS
 from petstore.verify.checks import CHECKS, OPTIONS, Check

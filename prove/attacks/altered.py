@@ -145,9 +145,12 @@ def links_after_the_look(_: str) -> None:
 
 
 def links_followed(_: str) -> None:
+    from petstore.observability import multiprocess
+
     links_after_the_look("")
     _replace(os, "O_NOFOLLOW", 0)
-    _replace(data_dir, "is_directory", Path.is_dir)
+    for module in (data_dir, multiprocess):
+        _replace(module, "is_directory", Path.is_dir)
 
 
 def uploads_kept(_: str) -> None:

@@ -1,49 +1,48 @@
-"""The data directory: who may change it, how its files are opened, its locks, and how a restore replaces its files.
+"""The data directory: which files belong to it, who may change it, its locks, and how a restore replaces its files.
 
-A user who could put a link into the directory would choose the file that a command of root writes. So the owner of the
-directory is a user who is trusted anyway, no other user can write there, and no link in the directory is followed.
+A user who could put a link into the directory could choose which file a command of root writes. The directory must
+therefore belong to a trusted user, and no other user may write to it.
 
-A process that works on the data has the shared lock; the kernel releases it when the process ends, however it ends.
-A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames that one
-subdirectory: before the rename the old data are in force, after it the new data. A crash in between leaves an
-interrupted restore, which the next process that takes a lock completes.
+A process that works on the data holds the shared lock. The kernel releases it when the process ends, however it ends.
+A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames that
+subdirectory. The old data is in effect before the rename, and the new data after it. A crash leaves an interrupted
+restore, which the next process that takes a lock completes.
 """
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
-import pwd
 import re
-import secrets
+import shlex
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from petstore.errors import OperatorError
+from petstore.files import check_encoding, exists, is_directory, open_file, os_errors_of, sync, user_name
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep next to a data file
 
-UMASK = 0o077  # of every process that creates files here: only their owner may read them
+UMASK = 0o077  # of every process that creates files here, so that only their owner can read them
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-LOCK_TIMEOUT = 5.0  # seconds: a service that starts or stops has the exclusive lock for a moment
+LOCK_TIMEOUT = 5.0  # seconds; a service that starts or stops holds the exclusive lock for a moment
 
 LOCK = "lock"
-LAST_BACKUP = "last-backup"  # an empty file; its time is that of the last backup
+LAST_BACKUP = "last-backup"  # an empty file whose time is that of the last backup
 STAGE = "restore.part"  # files that a restore prepares, or no longer needs
 READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
 NEW, OLD = "new", "old"
+SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"  # where each was last started
 METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
-# The names that Petstore gives to files and directories here. Whatever has another name belongs to somebody else.
+# The names of files and directories that Petstore creates here. Anything with another name is not ours.
 _OWN_NAME = re.compile(
     r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
-    r"|replaced-.*"
+    r"|replaced-.*|service-address|console-address"
 ).fullmatch
 
 
@@ -55,44 +54,18 @@ class NoData(OperatorError):
 
 
 class InUse(OperatorError):
-    """Another process has a lock that excludes ours."""
-
-
-@contextlib.contextmanager
-def os_errors_of(subject: object) -> Iterator[None]:
-    """Turns an OSError of the body into an OperatorError that begins with the subject."""
-    try:
-        yield
-    except OSError as error:
-        raise OperatorError(f"{subject}: {error.strerror}") from error
-
-
-def exists(path: Path) -> bool:
-    """Raises PermissionError when it cannot be known. `Path.exists` answers False then, from Python 3.14 on."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
-
-
-def check_encoding(path: Path) -> None:
-    """Raises OperatorError for a path that is not UTF-8: SQLite and LMDB could not open it."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        raise OperatorError(f"{path}: the path is not UTF-8; choose another") from None
+    """Another process holds a conflicting lock."""
 
 
 def has_data(data: Path) -> bool:
-    """Whether the directory has a store, or a restore of one that was interrupted. Raises OperatorError."""
+    """Whether the directory has a store or an interrupted restore of one. Raises OperatorError."""
     check_encoding(data)
     with os_errors_of(f"--data {data}"):
         return any(exists(data / name) for name in (*STORE_FILES, READY))
 
 
 def check_ours(data: Path) -> None:
-    """Raises NoData for a directory that has other content and no store, before anything in it is opened."""
+    """Raises NoData if the directory has other content and no store. Opens nothing in it."""
     if has_data(data):
         return
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -101,7 +74,7 @@ def check_ours(data: Path) -> None:
 
 
 def own_files(data: Path) -> Iterator[Path]:
-    """Everything in the directory that Petstore has created, directories before their content."""
+    """Yields everything in the directory that Petstore has created, directories before their content."""
     for path in sorted(data.iterdir()):
         if _OWN_NAME(path.name):
             yield path
@@ -110,9 +83,9 @@ def own_files(data: Path) -> Iterator[Path]:
 
 
 def create(data: Path) -> None:
-    """Create the directory if it does not exist; otherwise let only its owner write there.
+    """Creates the directory if it does not exist. Otherwise, removes other users' permission to write to it.
 
-    Raises OperatorError when the directory belongs to something else, cannot be used, or is not safe to use.
+    Raises OperatorError if the directory has other content, cannot be used, or is not safe to use.
     """
     check_ours(data)
     try:
@@ -122,26 +95,26 @@ def create(data: Path) -> None:
     except OSError as error:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
     if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        raise OperatorError(f"--data {data}: no permission to write there; run this as the service's user")
+        raise OperatorError(f"--data {data}: no permission to write there; run this command as the service's user")
     check_safe(data)
     mode = stat.S_IMODE(data.stat().st_mode)
     if mode & WRITABLE_BY_OTHERS:
         with contextlib.suppress(OSError):
             data.chmod(mode & ~WRITABLE_BY_OTHERS)
-        if data.stat().st_mode & WRITABLE_BY_OTHERS:  # also where the file system has ignored the change
+        if data.stat().st_mode & WRITABLE_BY_OTHERS:  # the file system may have ignored the change
             raise _writable_by_others(data)
 
 
 def check_safe(data: Path) -> None:
-    """Raises OperatorError if a user who is not trusted could change the directory, or if it has a link or a pipe.
+    """Raises OperatorError if an untrusted user could change the directory, or if it contains a link or a pipe.
 
-    Trusted are root, the user of this process and, for root, the owner of the data files. The owner and root can take
-    the permission to write away from others, which `create` does. A directory that does not exist is safe.
+    The owner and root may continue if others can write to it, because `create` removes that permission. A directory
+    that does not exist is safe.
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         trusted = trusted_users(data)
-        for found in (data.lstat(), data.stat()):  # the directory may be behind a link, which has an owner too
+        for found in (data.lstat(), data.stat()):  # the directory may be a link, which has an owner too
             if found.st_uid not in trusted:
                 raise _of_another_user(data, found.st_uid)
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
@@ -149,29 +122,15 @@ def check_safe(data: Path) -> None:
         for path in own_files(data):
             with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
                 if kind := _odd_kind(path):
-                    raise OperatorError(f"Refusing to open {path}: it is a {kind}. Remove it with `rm {path}`.")
+                    raise OperatorError(
+                        f"Refusing to open {path}: it is a {kind}. Remove it with `rm {shlex.quote(str(path))}`."
+                    )
 
 
 def trusted_users(data: Path) -> set[int]:
-    """Users who could change the data anyway: root, the user of this process and, for root, the owner of the data."""
+    """Returns the users who can change the data anyway: root, this user and, for root, the owner of the data."""
     me = os.geteuid()
     return {0, me, *(_owners_of_data(data) if me == 0 else ())}
-
-
-def check_target(file: Path, trusted: Collection[int]) -> None:
-    """Raises OperatorError if the file that a command is to write is a link, or if another user could replace it.
-
-    In a directory with the sticky bit, such as /tmp, a user can replace only their own files.
-    """
-    with os_errors_of(file):
-        if file.is_symlink():
-            raise OperatorError(f"{file}: is a symbolic link; remove it, or choose another name")
-        found = file.absolute().parent.stat()
-        if found.st_uid not in trusted:
-            owner = user_name(found.st_uid)
-            raise OperatorError(f"{file}: the directory belongs to {owner}, who could replace the file; choose another")
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            raise OperatorError(f"{file}: every user can write to the directory; choose another")
 
 
 def _owners_of_data(data: Path) -> Iterator[int]:
@@ -183,96 +142,33 @@ def _owners_of_data(data: Path) -> Iterator[int]:
 def _of_another_user(data: Path, owner: int) -> OperatorError:
     name, me = user_name(owner), user_name(os.geteuid())
     return OperatorError(
-        f"--data {data}: belongs to {name}, who could replace the data; if {name} runs the service, type"
-        f" sudo -u {name} petstore …, otherwise, as root, chown -R {me} {data}"
+        f"--data {data}: belongs to {name}, who could replace the data. If {name} runs the service, run this command as"
+        f" {name}. Otherwise, run `chown -R {me} {shlex.quote(str(data))}` as root."
     )
 
 
 def _writable_by_others(data: Path) -> OperatorError:
-    return OperatorError(f"--data {data}: other users can write there; as its owner or root, type chmod go-w {data}")
+    return OperatorError(
+        f"--data {data}: other users can write there; as its owner or root, run `chmod go-w {shlex.quote(str(data))}`"
+    )
 
 
 def _odd_kind(path: Path) -> str:
-    """What kind of thing stands in place of a file. LMDB and prometheus-client follow a link and wait for a pipe."""
+    """Returns the kind of a link, pipe or device. LMDB and prometheus-client would follow a link or wait for a pipe."""
     mode = path.lstat().st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
         return ""
     return "symlink" if stat.S_ISLNK(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
 
 
-def user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    """A descriptor of a file in the data directory; a new file is its owner's alone.
-
-    Raises OSError, also for a link, a directory, a pipe or a device.
-    """
-    return open_regular(path, flags | os.O_NOFOLLOW)
-
-
-def open_regular(path: Path | str, flags: int) -> int:
-    """Raises OSError, also for what is no regular file."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK: a pipe would wait
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    return file
-
-
-def read_text(path: Path) -> str:
-    """The content of a small file in the data directory. Raises OSError."""
-    with os.fdopen(open_file(path, os.O_RDONLY)) as file:
-        return file.read()
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[str]]:
-    """A new file that gets its name at the end of the body: no reader sees half of it. Raises OSError.
-
-    Until then the file has a name that nobody can know, so that nobody can put a link there.
-    """
-    part = path.with_name(f".petstore-{secrets.token_hex(8)}.part")
-    try:
-        with os.fdopen(
-            open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8", newline=""
-        ) as file:
-            yield file
-        part.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-
-
-def touch(path: Path) -> None:
-    """Create an empty file in the data directory, or set its time to now. Raises OSError."""
-    file = open_file(path)
-    try:
-        os.utime(file)
-    finally:
-        os.close(file)
-
-
-def is_directory(path: Path) -> bool:
-    """Whether this is a directory, and not a link to one."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def check_data(data: Path, hint: str = "") -> None:
-    """Raises NoData, and OperatorError when the directory may not be entered. Creates nothing."""
+    """Raises NoData, and OperatorError if there is no permission to enter the directory. Creates nothing."""
     if not has_data(data):
         raise NoData(data, hint)
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """The directory and our files in it, if users other than the owner have any permission for them."""
+    """Returns those of the directory and our files in it for which users other than the owner have any permission."""
     found = []
     for path in (data, *own_files(data)):
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
@@ -284,13 +180,13 @@ def readable_by_others(data: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """For every process that works on the data, and its children. Raises InUse after `timeout` seconds."""
+    """Holds the lock of every process that works on the data. Raises InUse after `timeout` seconds."""
     file = _open_lock(data)
     try:
         deadline = time.monotonic() + timeout
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
-                raise InUse(f"--data {data}: a restore or a copy is in progress; wait for its end")
+                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it ends")
             time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes that wait for each other retry at different times
         yield
     finally:
@@ -299,11 +195,11 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_lock(data: Path) -> Iterator[None]:
-    """For work during which no other process may use the data. Raises InUse at once."""
+    """Holds the lock for work during which no other process may use the data. Raises InUse immediately."""
     file = _open_lock(data)
     try:
         if not _try_lock(file, fcntl.LOCK_EX):
-            raise InUse(f"--data {data}: a service or a command works on it; stop it first")
+            raise InUse(f"--data {data}: a service or a command is using it; stop it first")
         complete_restore(data)
         yield
     finally:
@@ -311,7 +207,7 @@ def exclusive_lock(data: Path) -> Iterator[None]:
 
 
 def is_locked(data: Path) -> bool:
-    """Whether a process has a lock. Creates nothing."""
+    """Whether any process holds a lock. Creates nothing."""
     try:
         file = open_file(data / LOCK, os.O_RDONLY)
     except OSError:
@@ -323,28 +219,30 @@ def is_locked(data: Path) -> bool:
 
 
 def _open_lock(data: Path) -> int:
-    """Creates the directory too. Raises OperatorError."""
+    """Opens the lock file. Creates it and the directory if needed. Raises OperatorError."""
     create(data)
     try:
         file = open_file(data / LOCK)
-        # After a command of root, the service's user must still be able to open the lock. A file with a second name
-        # may be any file.
+        # After root runs a command, the service's user must still be able to open the lock. A file with a second link
+        # could be any file.
         if os.geteuid() == 0 and os.fstat(file).st_nlink == 1:
             os.fchown(file, data.stat().st_uid, data.stat().st_gid)
     except OSError as error:
-        raise OperatorError(f"{data / LOCK}: {error.strerror}; run this as the owner of the directory") from error
+        raise OperatorError(
+            f"{data / LOCK}: {error.strerror}; run this command as the owner of the directory"
+        ) from error
     return file
 
 
 def _try_shared(file: int, data: Path) -> bool:
-    """Take the shared lock. Where a restore was interrupted, complete it first; the caller then tries again."""
+    """Takes the shared lock. Completes an interrupted restore instead if there is one; the caller then tries again."""
     if not _try_lock(file, fcntl.LOCK_SH):
         return False
     if not is_directory(data / READY):
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # two processes that both kept the shared lock would wait for each other
+    else:  # two processes that keep the shared lock would wait for each other
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -359,14 +257,14 @@ def _try_lock(file: int, operation: int) -> bool:
 
 @contextlib.contextmanager
 def stage_restore(data: Path) -> Iterator[Path]:
-    """A subdirectory for the files of a restore. The caller has the exclusive lock.
+    """Creates a subdirectory for the files of a restore. The caller must hold the exclusive lock.
 
-    At the end of the body the subdirectory is removed, unless the body has called `commit_restore`.
+    Removes the subdirectory at the end of the body, unless the body has called `commit_restore`.
     """
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
     for directory in (stage, stage / NEW, stage / OLD):
-        directory.mkdir(mode=0o700)  # fails for a link, which rmtree leaves
+        directory.mkdir(mode=0o700)  # fails if it is a link, which rmtree does not remove
     try:
         yield stage / NEW
     finally:
@@ -374,7 +272,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
 
 
 def commit_restore(data: Path) -> Path | None:
-    """Put the staged files in force. Returns the subdirectory with the old files, if there were any."""
+    """Puts the staged files into effect. Returns the subdirectory with the old files, if there were any."""
     new = data / STAGE / NEW
     for path in (*new.iterdir(), new, data / STAGE):
         sync(path)
@@ -384,9 +282,9 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Move the files of a committed restore to their names. A crash at any step does no harm: the next call goes on.
+    """Moves the files of a committed restore into place. After a crash at any step, the next call resumes.
 
-    The gate's file is set aside: limits start anew.
+    Sets the gate's file aside, so counters start at zero.
     """
     ready = data / READY
     if not is_directory(ready):
@@ -394,7 +292,7 @@ def complete_restore(data: Path) -> Path | None:
     new, old = ready / NEW, ready / OLD
     for name in DATA_FILES:
         is_staged = os.path.lexists(new / name)
-        if is_staged or name not in STORE_FILES:  # a file of the store that is not staged any more is in force
+        if is_staged or name not in STORE_FILES:  # a store file that is no longer staged is already in place
             for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):
                     (data / existing).rename(old / existing)
@@ -410,12 +308,3 @@ def complete_restore(data: Path) -> Path | None:
     ready.rename(data / STAGE)
     shutil.rmtree(data / STAGE, ignore_errors=True)
     return kept
-
-
-def sync(path: Path) -> None:
-    """Write a file's content, or a directory's names, to the disk. Raises OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

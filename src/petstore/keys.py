@@ -34,7 +34,7 @@ TEXT_MAX = 255  # characters in a name or a contact
 LIMIT_MAX = 10**12  # fits in the gate's 64-bit counters, and no machine can serve this many requests
 
 _TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-_KEY = re.compile("(pets_(?:live|test)_)[0-9A-Za-z]+")
+_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # of API keys, and tokens of operators
 _DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _CENTURY = 100 * 365.25 * 86_400
@@ -236,7 +236,7 @@ def secret_in(text: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Removes secrets from a text before it is logged. A client may have sent its key in the path, for example."""
+    """Removes secrets from a text before it is logged or shown, such as a key that a client sent in the path."""
     return _KEY.sub(r"\1…", text)
 
 

@@ -15,6 +15,7 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
+ID_PREFIXES = ("key_", "imp_")  # --added-by takes ids of keys and imports, and names of operators
 # Actors in the audit log that are not operators.
 LINK_ACTOR = "console"  # signed in to the console with the one-time link
 ANONYMOUS_ACTOR = "anonymous"  # sent a wrong token to the console
@@ -39,8 +40,13 @@ def is_operator_name(name: str) -> bool:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a reader of the audit log could mistake this name for an actor that is not an operator. Ignores case."""
+    """Whether this name could be mistaken for another actor in the audit log, or for the id of a key or an import.
+
+    Ignores case.
+    """
     folded = name.casefold()
+    if folded.startswith(ID_PREFIXES):
+        return True
     return folded in (LINK_ACTOR, ANONYMOUS_ACTOR, DEMO_ACTOR) or folded.endswith(COMMAND_LINE)
 
 
@@ -51,7 +57,9 @@ def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
             f"an operator's name must have 1 to {NAME_MAX} printable characters, without spaces at either end"
         )
     if is_reserved(name):
-        raise OperatorError(f'the name "{name}" is reserved for the audit log; choose another name')
+        raise OperatorError(
+            f'the name "{name}" is reserved, because it could be mistaken for another actor or an id; choose another'
+        )
     return Operator(name, now, role=role)
 
 

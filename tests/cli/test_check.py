@@ -138,7 +138,8 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     hours = 3600.0
     os.utime(embedded.data / "lock", (0, time.time() - 27 * hours))
     report = embedded.json("check")  # a warning is not a fault: exit code 0
-    assert report["warnings"] == {"last backup": ["there is no backup; make one with `petstore backup DIR --keep 24`"]}
+    suggested = f"`petstore backup DIR --keep 24 --data {embedded.data}`"
+    assert report["warnings"] == {"last backup": [f"there is no backup; make one with {suggested}"]}
     embedded.text("backup", str(tmp_path / "backups"), "--keep", "24")
     assert embedded.json("check")["warnings"] == {}
     os.utime(embedded.data / "last-backup", (0, time.time() - 27 * hours))
@@ -230,7 +231,7 @@ def test_a_mistyped_variable_is_a_warning(embedded: Commands, monkeypatch: pytes
     monkeypatch.setenv("PETSTORE_CONSOLE_PORT", "9001")
     report = embedded.json("check")
     assert report["warnings"]["settings"] == [
-        "PETSTORE_PROT is not a setting, and is ignored; did you mean PETSTORE_PORT?"
+        "PETSTORE_PROT is not a setting and is ignored; did you mean PETSTORE_PORT?"
     ]
 
 
@@ -244,4 +245,7 @@ def test_a_wrong_value_is_reported_under_the_name_of_its_variable(
 
 
 def test_an_option_before_the_command_is_told_where_it_belongs(embedded: Commands) -> None:
-    assert "Put options after the command" in embedded.fails_in_one_line("--data", "x", "keys", "list")
+    message = embedded.fails_in_one_line("--data", "x", "keys", "list")
+    assert "Put options after the command: `petstore keys list --data x`." in message
+    message = embedded.fails_in_one_line("--store", "postgresql://ada:secret@db/pets", "keys", "list")
+    assert "`petstore keys list --store postgresql://ada@db/pets`" in message and "secret" not in message

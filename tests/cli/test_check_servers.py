@@ -97,7 +97,7 @@ def test_a_locked_table_is_a_fault_and_not_a_hang(tmp_path: Path, monkeypatch: p
     commands = cluster(tmp_path)
     with shared(Postgres).transaction(str(commands.server.store)) as execute:
         execute("LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
-        assert faults(commands)["postgresql"] == ["PostgreSQL does not answer: timed out"]
+        assert faults(commands)["postgresql"] == [f"{commands.server.store} does not respond: timed out"]
 
 
 @pytest.mark.parametrize("url", ["postgresql://petstore:s3cret/more@127.0.0.1/x", "postgresql://a:s3cret@[1/x"])

@@ -95,7 +95,8 @@ def test_a_file_that_may_not_be_read_names_the_user(petstore: Commands) -> None:
         closed.mkdir(0o700)
         for path in (file, closed / "animals.csv"):
             said = as_nobody(partial(_stderr_of_import, petstore, path))
-            assert said == f"petstore: {path}: the user nobody may not read it; give it another mode, or use -\n"
+            reason = "the user nobody has no permission to read it; change its mode, or pipe it in with -"
+            assert said == f"petstore: {path}: {reason}\n"
     assert "No such file" in petstore.fails_in_one_line("pets", "import", str(file))
     assert "Is a directory" in petstore.fails_in_one_line("pets", "import", str(petstore.data), "--format", "csv")
 

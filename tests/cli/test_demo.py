@@ -182,7 +182,7 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
 def test_a_demo_that_was_interrupted_between_its_environments_is_other_data(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.act(lambda backends: fill({"live": backends.stores["live"]}, backends.gate, NOON))
-    assert "has other data already" in demo_fails(server.data)
+    assert "already has other data" in demo_fails(server.data)
 
 
 def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_demo_starts_again_while_another_process_uses_its_data(serve: Callable
 
 def test_demo_in_postgresql_is_refused(tmp_path: Path) -> None:
     message = demo_fails(tmp_path / "data", "--store", shared(Postgres).url())
-    assert message == "petstore: --demo makes its data in a directory: leave --store out\n"
+    assert message == "petstore: --demo cannot be combined with --store\n"
 
 
 def demo_fails(data: Path, *options: str) -> str:
@@ -226,9 +226,7 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     server = Server(tmp_path / "data")
     server.fill(1, environment)
     message = demo_fails(server.data)
-    assert message == (
-        f"petstore: --demo: {server.data} has other data already; give another --data, or leave --demo out\n"
-    )
+    assert message == (f"petstore: --demo: {server.data} already has other data; give another --data, or omit --demo\n")
     assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
 
 
@@ -236,5 +234,8 @@ def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_DEMO": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (1, "petstore: --demo: only petstore serve has this option\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "petstore: --demo works only with `petstore serve --data DATA`\n".replace("DATA", str(tmp_path / "data")),
+    )
     assert not (tmp_path / "data").exists()

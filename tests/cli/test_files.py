@@ -268,11 +268,14 @@ def test_devices_are_refused_even_behind_links(petstore: Commands, tmp_path: Pat
     (tmp_path / "second").symlink_to("/dev/zero")
     for file in (link, Path("/dev/zero")):
         message = petstore.fails_in_one_line("pets", "import", str(file), "--format", "csv")
-        assert message == f"{file} is a device; import a file or a pipe"
+        assert message == f"{file} is a device; import a file or a pipe instead"
     with Path("/dev/zero").open("rb") as endless:
         words = [*PETSTORE, "pets", "import", "-", "--format", "csv"]
         done = subprocess.run(words, stdin=endless, capture_output=True, text=True, timeout=60, env=petstore.variables)
-    assert (done.returncode, done.stderr) == (2, "petstore: standard input is a device; import a file or a pipe\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "petstore: standard input is a device; import a file or a pipe instead\n",
+    )
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])

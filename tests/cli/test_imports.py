@@ -110,7 +110,7 @@ def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Command
     assert (found["name"], found["state"]) == ("animals.csv", "interrupted")
     assert re.search(rf"{found['id']} +animals\.csv +interrupted", petstore.text("pets", "imports", *clock))
     dry = petstore.text("pets", "import", str(file), "--dry-run", *clock)
-    assert f"Its import is interrupted: {found['id']}" in dry
+    assert f"The import of this file is interrupted: {found['id']}" in dry
     resumes(petstore, file, *clock)
 
 
@@ -240,7 +240,7 @@ def test_chunk_with_an_unknown_outcome_is_added_once(store_at: StorePlace, commi
         assert (found.state, found.added) == ("running", 30 if commits else 20)
         assert str(failed.value) == (
             f"the response was lost; import the same file again to resume {found.id}, or remove its animals with"
-            f" petstore pets undo-import {found.id}"
+            f" `petstore pets undo-import {found.id}`"
         )
         done = await run(admin_of(store), file_of(45), checked)
         assert (done.id, done.added, done.state) == (found.id, 45, "done")

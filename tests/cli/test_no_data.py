@@ -15,13 +15,14 @@ from harness.commands import Commands
 from harness.servers import Server
 from petstore.cli import cli
 from petstore.cli.help import REDIS_URLS, backends
-from petstore.cli.options import BACKEND_OPTIONS
+from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.gate import REDIS_SCHEMES
 from petstore.gate.redis_url import open_link
 
 # Every command that acts on existing data; the others create data on purpose.
 NEED_DATA = [
     ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
+    ["keys", "end-overlap", "key_1"],
     ["keys", "update", "key_1", "--plan", "pro"], ["keys", "suspend", "key_1"], ["keys", "resume", "key_1"],
     ["keys", "revoke", "key_1"], ["pets", "list"], ["pets", "show", "1"], ["pets", "update", "1", "--name", "x"],
     ["pets", "remove", "1"], ["pets", "undo-import", "imp_1", "--yes"],
@@ -156,7 +157,9 @@ def hint(words: list[str], cwd: Path, path: str, data: Path) -> str:
         timeout=60,
         check=True,
     )
-    return done.stdout.removeprefix("No keys yet: ").removesuffix(" keys create --plan free\n")
+    start, end = "No keys yet. Create one with `", f" keys create --plan free --data {data}`.\n"
+    assert done.stdout.startswith(start) and done.stdout.endswith(end)
+    return done.stdout.removeprefix(start).removesuffix(end)
 
 
 @pytest.mark.parametrize("place", ["on the path", "in a checkout", "elsewhere", "as a module"])

@@ -26,7 +26,8 @@ READING = [
 WRITING = [
     ["serve"], ["console"], ["backup"], ["restore"], ["copy"], ["usage"], ["bans", "lift"], ["operators", "add"],
     ["operators", "revoke"], ["keys", "create"], ["keys", "update"], ["keys", "suspend"], ["keys", "resume"],
-    ["keys", "rotate"], ["keys", "revoke"], ["keys", "identify"], ["pets", "add"], ["pets", "update"],
+    ["keys", "rotate"], ["keys", "end-overlap"], ["keys", "revoke"], ["keys", "identify"], ["pets", "add"],
+    ["pets", "update"],
     ["pets", "set-status"], ["pets", "remove"], ["pets", "restore"], ["pets", "import"], ["pets", "undo-import"],
 ]  # fmt: skip
 LOCKS = ("lock", "-turn", "-wal", "-shm", "-lock", "-boot")

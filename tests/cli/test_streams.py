@@ -123,22 +123,23 @@ def test_a_full_standard_output_is_reported_in_one_line(embedded: Commands, word
 
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: str) -> None:
-    lost = "petstore: standard output: No space left on device; the secret is lost: "
+    lost = "petstore: standard output: No space left on device, so the secret is lost. "
     done = shell(embedded, f"keys create --plan free {form}", ">/dev/full")
     (key,) = embedded.json("keys", "list")
     assert done.returncode == 2 and done.stderr.startswith(lost)
-    assert done.stderr.endswith(f"petstore keys rotate {key['id']} makes a new one\n")
+    remedy = f"petstore keys rotate {key['id']} --data {embedded.data}`.\n"
+    assert done.stderr.endswith(remedy)
     done = shell(embedded, f"keys rotate {key['id']} --yes {form}", ">/dev/full")
-    assert done.stderr.startswith(lost) and done.stderr.endswith(f" keys rotate {key['id']} makes a new one\n")
+    assert done.stderr.startswith(lost) and done.stderr.endswith(remedy)
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}revoke this operator and add the name again\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add the same name again.\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])
 def test_a_secret_with_standard_output_closed_is_reported(embedded: Commands, words: str) -> None:
     done = shell(embedded, words, ">&-")
     assert done.returncode == 2
-    assert done.stderr.startswith("petstore: standard output is closed; the secret is lost: ")
+    assert done.stderr.startswith("petstore: standard output is closed, so the secret is lost. ")
 
 
 def test_a_name_that_the_terminal_cannot_show_is_escaped_and_json_is_utf_8(embedded: Commands) -> None:
@@ -183,7 +184,7 @@ def test_a_user_without_a_name_is_in_the_audit_log_by_number(
         (["bans", "lift", "\udcff"], r"no key has the id \udcff"),
         (["usage", "\udcff"], r"no key has the id \udcff"),
         (["usage", "--after", "\0"], r"no key has the id \u0000"),
-        (["operators", "revoke", "\udcff"], r"no operator \udcff"),
+        (["operators", "revoke", "\udcff"], r"no active operator \udcff"),
         (["operators", "revoke", "a\0b"], r"a\u0000b"),
     ],
     ids=lambda value: ascii(value),

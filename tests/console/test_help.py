@@ -17,6 +17,7 @@ def test_help_is_the_guide_and_its_links_lead_somewhere(operator: ConsoleClient)
     page = operator.get("/live/help")
     assert "A session ends after twelve hours" in text_of(page)
     guide = page.text.partition('<div class="guide">')[2].partition("</main>")[0]
+    assert "&lt;" not in guide
     links = re.findall(r'href="([^"]+)"', guide)
     assert links and all(f'id="{link.removeprefix("#")}"' in guide for link in links)
 

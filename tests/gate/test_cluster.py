@@ -78,7 +78,7 @@ def test_a_cluster_that_cannot_be_reached_is_an_outage(tmp_path: Path) -> None:
 
     url = f"redis+cluster://127.0.0.1:{free_port()}"
     GatePlace(tmp_path, url).use(work, REFUSE)
-    assert "does not answer" in asyncio.run(check_redis(url)).faults[0]
+    assert "does not respond" in asyncio.run(check_redis(url)).faults[0]
 
 
 def test_the_doctor_finds_a_shard_that_loses_records(redis_cluster: RedisCluster) -> None:
@@ -93,8 +93,9 @@ def test_the_doctor_finds_a_shard_that_loses_records(redis_cluster: RedisCluster
 
 def test_the_doctor_finds_slots_without_an_owner() -> None:
     with running(Redis("--cluster-enabled", "yes", "--databases", "1")) as alone:
-        faults = asyncio.run(check_redis(f"redis+cluster://127.0.0.1:{alone.port}")).faults
-    assert faults == ["Redis does not answer: some slots have no owner"]
+        url = f"redis+cluster://127.0.0.1:{alone.port}"
+        faults = asyncio.run(check_redis(url)).faults
+    assert faults == [f"{url} does not respond: some slots have no owner"]
 
 
 def test_the_script_is_loaded_again_on_shards_that_lost_it(redis_cluster: RedisCluster, tmp_path: Path) -> None:

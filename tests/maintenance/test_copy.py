@@ -220,7 +220,7 @@ def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> No
 def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     with started(Server(tmp_path / "a")) as source:
         message = Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "b"))
-    assert message.endswith("a service or a command works on it; stop it first")
+    assert message.endswith("a service or a command is using it; stop it first")
     assert not (tmp_path / "b").exists()
 
 
@@ -275,7 +275,7 @@ def test_the_urls_of_a_target_may_be_in_files(tmp_path: Path) -> None:
     assert f"petstore serve --store-file '{store}' --gate-file {gate}\n" in printed and "s3cret" not in printed
     assert target.act(everything) == source.act(everything)
     both = Commands(source).fails_in_one_line("copy", "--to-store", "x", "--to-store-file", str(store))
-    assert "give --to-store or --to-store-file, not both" in both
+    assert "--to-store cannot be combined with --to-store-file" in both
 
 
 def test_a_password_in_the_query_of_a_url_is_neither_printed_nor_stored(tmp_path: Path) -> None:

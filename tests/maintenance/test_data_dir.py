@@ -19,6 +19,7 @@ from harness.served import wait_for
 from harness.servers import PETSTORE, Server, serving
 from petstore import data_dir
 from petstore.errors import OperatorError
+from petstore.files import open_file, read_text, replacing, touch
 from petstore.gate import recovery
 from petstore.observability import multiprocess
 from tests.marks import only_as_root
@@ -181,7 +182,7 @@ def test_a_directory_that_others_can_write_is_refused_if_it_cannot_be_changed() 
         os.chown(folder, 0, 0)
         folder.chmod(0o777)
         for work in (data_dir.create, data_dir.check_safe):
-            assert as_nobody(partial(work, folder)).endswith(f"type chmod go-w {folder}")
+            assert as_nobody(partial(work, folder)).endswith(f"run `chmod go-w {folder}`")
         folder.chmod(0o755)
         assert as_nobody(lambda: data_dir.check_safe(folder)) == "None"
 
@@ -224,10 +225,10 @@ def test_what_opens_a_file_follows_no_link(tmp_path: Path) -> None:
     for name in ("file", "pipe", "directory"):
         path = tmp_path / name
         {"file": lambda p: p.symlink_to(precious), "pipe": os.mkfifo, "directory": os.mkdir}[name](path)
-        for work in (data_dir.open_file, data_dir.touch, data_dir.read_text):
+        for work in (open_file, touch, read_text):
             with pytest.raises(OSError):
                 work(path)
-    with data_dir.replacing(tmp_path / "file") as file:
+    with replacing(tmp_path / "file") as file:
         file.write("new")
     assert (tmp_path / "file").read_text() == "new" and not (tmp_path / "file").is_symlink()
     assert (precious.read_text(), precious.stat().st_mtime_ns) == ("precious", before.st_mtime_ns)

@@ -133,6 +133,17 @@ def test_no_process_has_the_password_in_its_arguments(
     assert len(used) == 5 and set(used) == {"s3/cr%t"}
 
 
+def test_a_password_of_a_key_file_is_refused_because_it_would_be_an_argument(
+    cluster: Commands, postgres: Postgres, tmp_path: Path
+) -> None:
+    cluster.server.store = f"{cluster.server.store}?sslkey=/etc/petstore.key&sslpassword=s3cret"
+    log, programs = tmp_path / "log", tmp_path / "programs"
+    recording_programs(postgres, programs, log)
+    done = dump(cluster, postgres, tmp_path / "dumps", PATH=str(programs))
+    assert done.returncode != 0 and "sslpassword" in done.stderr and "s3cret" not in done.stderr
+    assert not log.exists() or "s3cret" not in log.read_text()
+
+
 def test_only_dumps_that_the_timer_has_made_are_removed(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
     cluster.json("keys", "create", "--plan", "free")
     folder = tmp_path / "dumps"

@@ -253,7 +253,7 @@ def test_a_url_is_read_from_a_file(tmp_path: Path) -> None:
         message = other.fails_in_one_line("pets", "list", "--store", empty[0], "--gate", empty[1])
         assert f"{empty[0]} has no Petstore data" in message  # an option wins
         patch.setenv("PETSTORE_STORE", empty[0])
-        assert "--store or --store-file, not both" in other.fails_in_one_line("pets", "list")
+        assert "--store cannot be combined with --store-file" in other.fails_in_one_line("pets", "list")
 
 
 @pytest.mark.parametrize("content", ["", "\n", "postgresql://a\npostgresql://b\n", None], ids=repr)

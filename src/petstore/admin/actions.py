@@ -259,7 +259,7 @@ class Admin:
         except (OperatorError, Unavailable) as error:
             raise OperatorError(
                 f"{error}; import the same file again to resume {begun.id},"
-                f" or remove its animals with petstore pets undo-import {begun.id}"
+                f" or remove its animals with `petstore pets undo-import {begun.id}`"
             ) from error
         found = await self._import(begun.id)
         if found.state != "done":
@@ -330,7 +330,7 @@ class Admin:
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
         if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
-            raise OperatorError(f"there is no operator {name}, or not any more; operators list shows the names")
+            raise OperatorError(f"there is no active operator {name}; list the names with `petstore operators list`")
 
     async def _pet(self, pet_id: int) -> Pet:
         pet = await self._store.pets.get(pet_id)

@@ -100,7 +100,7 @@ class PetFile:
         checked = await self.read(bad, progress)
         if checked.bad_rows:
             more = checked.bad_rows - len(listed)
-            hint = f"\n  and {more:,} more, which petstore pets import --dry-run lists" if more else ""
+            hint = f"\n  and {more:,} more, which `petstore pets import FILE --dry-run` lists" if more else ""
             counted = f"{checked.bad_rows:,} bad {'row' if checked.bad_rows == 1 else 'rows'}"
             stopped = ", where checking stopped" if checked.bad_rows == BAD_ROWS_MAX else ""
             raise OperatorError(f"{self._name}: {counted}{stopped}, so nothing was imported" + "".join(listed) + hint)

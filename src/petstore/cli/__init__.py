@@ -1,9 +1,10 @@
-"""The `petstore` command: its list of commands, its exit codes, its streams. Each command has a file of its own."""
+"""The `petstore` command: its subcommands, exit codes and streams. Each group of commands has its own file."""
 
 import contextlib
 import importlib
 import io
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TextIO
@@ -17,26 +18,26 @@ from petstore.errors import PetstoreError
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
-    "keys": ("petstore.cli.keys", "Issue, list, show, change, rotate and revoke API keys."),
+    "keys": ("petstore.cli.keys", "Create, list, show, change, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "usage": ("petstore.cli.usage", "Show the requests of keys, with a chart for each."),
+    "usage": ("petstore.cli.usage", "Show the requests of each key, with a chart."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
     "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
     "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
-    "restore": ("petstore.cli.backup", "Replace the data with those of a backup."),
-    "copy": ("petstore.cli.copy", "Copy everything to other backends: to a cluster, or back."),
-    "check": ("petstore.cli.check", "Check data, settings, free space and clock."),
+    "restore": ("petstore.cli.backup", "Replace the data with a backup."),
+    "copy": ("petstore.cli.copy", "Copy everything to other backends, such as a cluster."),
+    "check": ("petstore.cli.check", "Check the settings, the data, free space and the clock."),
     "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
-    "completion": ("petstore.cli.completion", "Print what lets a shell complete commands, options and key ids."),
-    "help": ("petstore.cli.help", "Show the help of a command, or of the options that choose the data."),
+    "completion": ("petstore.cli.completion", "Print a script for shell completion."),
+    "help": ("petstore.cli.help", "Show the help page of a command or of the backend options."),
 }
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module when the command is named, which keeps `petstore --help` fast."""
+    """Imports a command's module only when it is used, which keeps `petstore --help` fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -70,22 +71,22 @@ def cli() -> None:
     First steps:
       petstore serve                          start on 127.0.0.1:8080; the first start prints a key
       petstore serve --demo                   the same, with example animals, keys and usage
-      petstore keys create --plan pro         issue another key
+      petstore keys create --plan pro         create another key
       petstore pets import animals.jsonl      fill the catalogue
 
-    The options --data, --store and --gate choose the data that a command acts on: see petstore help backends. A running
-    service obeys from the next request on.
+    The options --data, --store and --gate choose the data that a command acts on: see petstore help backends.
+    Changes take effect with the next request to a running service.
     """
 
 
 def main() -> None:
-    """Run a command. An error that the operator can correct is one line and exit code 2."""
+    """Runs a command. An error that the operator can correct is one line and exit code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # click returns the code of an Exit as a value
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # click returns the exit code of an Exit
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -107,10 +108,10 @@ def main() -> None:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Names the variable that a wrong value came from, and where an option belongs."""
+    """Names the variable that an invalid value came from, and says where an option belongs."""
     context = error.ctx
     if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
-        return f"{error.format_message()} Put options after the command, as in petstore keys list {error.option_name} …"
+        return error.format_message() + _options_after_command(sys.argv[1:])
     if isinstance(error, click.BadParameter) and context is not None and isinstance(error.param, click.Option):
         name = str(error.param.name)
         if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
@@ -118,15 +119,27 @@ def _usage_message(error: click.UsageError) -> str:
     return error.format_message()
 
 
+def _options_after_command(words: list[str]) -> str:
+    """Suggests the same command with its options at the end, or returns nothing if there is no command."""
+    from petstore.cli.suggestions import as_typed
+    from petstore.settings import without_password
+
+    first = next((number for number, word in enumerate(words) if word in COMMANDS), None)
+    if first is None:
+        return ""
+    typed = shlex.join(without_password(word) if "://" in word else word for word in words[first:] + words[:first])
+    return as_typed(f" Put options after the command: `petstore {typed}`.")
+
+
 def variable_of(option: click.Option, context: click.Context) -> str:
-    """The variable of the environment that sets an option."""
+    """Returns the name of the environment variable that sets an option."""
     if option.envvar is not None:
         return str(option.envvar)
     return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
 
 
 def _prepare_streams() -> None:
-    """Replaces a closed stream by /dev/null. A stream that is not UTF-8 prints other characters as escapes."""
+    """Replaces a closed stream with /dev/null. A stream that is not UTF-8 escapes characters that it cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -140,8 +153,8 @@ def _null() -> TextIO:
 
 
 def _fail(message: str) -> None:
-    """A message may repeat an argument, which may be a secret by mistake, and what a forged file has."""
-    # Only here: they take longer to import than `petstore --help` to run.
+    """Removes secrets and control characters, because a message may repeat an argument or the content of a file."""
+    # Imported here, because importing them takes longer than running `petstore --help`.
     from petstore.keys import without_keys
     from petstore.wording import printable_lines
 
@@ -151,7 +164,7 @@ def _fail(message: str) -> None:
 def _end(code: int, message: str = "") -> None:
     try:
         sys.stdout.flush()
-    except OSError:  # Python would flush again at its end, and print a traceback
+    except OSError:  # on exit, Python would flush again and print a traceback
         sys.stdout = _null()
     with contextlib.suppress(OSError):
         click.echo(message, err=True, nl=bool(message))

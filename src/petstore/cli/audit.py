@@ -16,7 +16,7 @@ from petstore.wording import when
 @env_option
 @click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains this.")
 @click.option("--what", type=click.Choice(ACTIONS), metavar="ACTION",
-              help="Only entries of this action, such as \"create key\", \"import\" or \"sign in\".")  # fmt: skip
+              help="Only entries with this action, such as \"create key\", \"import\" or \"sign in\".")  # fmt: skip
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Only entries whose subject or detail contains this.")  # fmt: skip
 @limit_option(50)
@@ -25,7 +25,7 @@ from petstore.wording import when
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, newest first. Sign-ins and operators are in the log of live.
+    """Show who did what and when, newest first. The log of live also has sign-ins and changes to operators.
 
     \b
     Examples:

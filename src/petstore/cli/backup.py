@@ -29,17 +29,17 @@ _file = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("file", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="FILE is a directory: name the backup by its time, verify it, then remove the oldest. N remain.",
+              help="FILE is a directory: name the backup after its time, verify it, and keep the newest N.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write both environments to FILE, while the service runs.
+    """Write both environments to FILE while the service runs.
 
-    FILE|DIR: a file or, with --keep, a directory for files that are named by their time.
-    FILE has every animal that was acknowledged before the backup began, and appears only when it is complete.
-    With a store in PostgreSQL the command prints which tools of PostgreSQL to use.
+    FILE|DIR is a file or, with --keep, a directory for files that are named after their time.
+    FILE contains every animal that was acknowledged before the backup began. It appears only when it is complete.
+    If the store is in PostgreSQL, the command prints which PostgreSQL tools to use instead.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
       petstore backup /var/backups/petstore --keep 24
     """
     if keep is not None and (verify or force):
-        raise OperatorError("--keep goes neither with --verify nor with --force")
+        raise OperatorError("--keep cannot be combined with --verify or --force")
     if verify:
         manifest = backups.verify(file)
         sentence = f"{click.format_filename(file)} is complete: {_summary(manifest)}"
@@ -70,15 +70,15 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 
 @click.command(cls=Command)
 @click.argument("file", type=_file)
-@click.option("--force", is_flag=True, help="Replace existing data; they are kept in DIR/replaced-…")
+@click.option("--force", is_flag=True, help="Replace existing data, which is kept in DIR/replaced-…")
 @data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Replace the data in the data directory with those of FILE, a backup.
+    """Replace the data in the data directory with FILE, a backup.
 
     Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, unless
-    --force is given. After a crash the next start finds either the old data or the new data.
-    All rate limits start anew, and bans are lifted.
-    Ids that the old data have used are not used again; a message says where the old data could not be read.
+    --force is given. After a crash, the next start finds either the old data or the new data.
+    All counters start at zero, and bans are lifted.
+    Ids that the old data has used are not used again, unless the old data cannot be read, which the command reports.
 
     \b
     Example:
@@ -90,23 +90,23 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     if settings.gate is not None:
         asyncio.run(_announce_all(settings))
     for name in unreadable:
-        click.echo(f"The old {name} could not be read: ids that it used after the backup may be used again.", err=True)
+        click.echo(f"The old {name} could not be read. Ids that it used after the backup may be used again.", err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]
     if kept:
-        sentences.append(f"The replaced data are in {kept}; delete them when you no longer need them.")
+        sentences.append(f"The replaced data is in {kept}. Delete it when you no longer need it.")
     data = {"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest}
     Output(data, *sentences).print(as_json)
 
 
 async def _announce_all(settings: Settings) -> None:
-    """Makes the caches of all nodes that share this gate outdated: the restore has replaced what they read."""
+    """Invalidates the caches of all nodes that share this gate, because the restore has replaced what they read."""
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
             await backends.gate.announce(environment, CHANGES)
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends the command as an exception, which removes the unfinished backup. Ignores further signals meanwhile."""
+    """Ends the command with an exception, which removes the unfinished backup. Ignores further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

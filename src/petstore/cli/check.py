@@ -11,9 +11,10 @@ from petstore import data_dir
 from petstore.cli import variable_of
 from petstore.cli.console import console
 from petstore.cli.data import no_data
-from petstore.cli.options import Command, as_typed, check_settings, json_option, settings_from
+from petstore.cli.options import Command, check_settings, json_option, settings_from
 from petstore.cli.output import Output
 from petstore.cli.serve import serve
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.maintenance.doctor import Finding, findings, warnings_of
 
@@ -23,7 +24,7 @@ _settings_options = [param for param in serve.params if param.name not in ("demo
 class _Check(Command):
     elsewhere = tuple(str(param.name) for param in _settings_options)
     title = "Settings"
-    pointer = ("--data, --port, …", "Those of the service: see petstore help serve and petstore help backends.")
+    pointer = ("--data, --port, …", "The settings of the service: see petstore help serve and petstore help backends.")
 
 
 @click.command(cls=_Check, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
@@ -31,24 +32,24 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.
 
-    Takes the options and the PETSTORE_… variables of petstore serve, and checks what these would run.
+    Takes the options and PETSTORE_… variables of petstore serve, and checks what it would run with them.
     The service may be running.
 
     \b
     Exit code:
-      0  no fault; the lines marked WARN are warnings
-      1  faults: the lines marked FAULT name them
+      0  no faults; lines marked WARN are warnings
+      1  faults, in lines marked FAULT
       2  the check was not possible
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # With all data on servers, a node that has not started yet has no directory.
+    # If all data is on servers, a node that has not started yet has no directory.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():
         raise no_data(settings)
     if settings.data.is_dir() and not os.access(settings.data, os.R_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: no permission to read it; run this as the service's user")
+        raise OperatorError(f"--data {settings.data}: no permission to read it; run this command as the service's user")
     data_dir.check_safe(settings.data)
     faults_of_settings: list[str] = []
     try:
@@ -57,7 +58,7 @@ def check(as_json: bool, **options: Any) -> None:
         faults_of_settings.append(str(error))
     warnings = [*warnings_of(settings), *_mistyped_variables()]
     of_settings = Finding("settings", faults_of_settings, warnings=warnings)
-    found = [of_settings, *asyncio.run(findings(settings))]
+    found = [_typed(finding) for finding in (of_settings, *asyncio.run(findings(settings)))]
     ok = not any(finding.faults for finding in found)
     data = {
         "ok": ok,
@@ -70,14 +71,19 @@ def check(as_json: bool, **options: Any) -> None:
     for subject, faults, about, warned in found:
         mark = "FAULT" if faults else "WARN " if warned else "ok   "
         lines.append(f"{mark}  {subject:<{width}}  {'' if faults else about}".rstrip())
-        lines += [f"         {as_typed(text)}" for text in (*faults, *warned)]
+        lines += [f"         {text}" for text in (*faults, *warned)]
     Output(data, *lines).print(as_json)
     if not ok:
         raise click.exceptions.Exit(1)
 
 
+def _typed(finding: Finding) -> Finding:
+    subject, faults, about, warnings = finding
+    return Finding(subject, [*map(as_typed, faults)], as_typed(about), [*map(as_typed, warnings)])
+
+
 def _mistyped_variables() -> list[str]:
-    """Variables of the environment that look like a setting and are none: the service ignores them."""
+    """Returns a warning for each environment variable that looks like a mistyped setting."""
     known = {
         variable_of(param, click.Context(command, **command.context_settings))
         for command in (serve, console)
@@ -88,5 +94,5 @@ def _mistyped_variables() -> list[str]:
     for name in sorted(os.environ):
         alike = difflib.get_close_matches(name, known, 1, cutoff=0.8)
         if name.startswith("PETSTORE_") and name not in known and alike:
-            found.append(f"{name} is not a setting, and is ignored; did you mean {alike[0]}?")
+            found.append(f"{name} is not a setting and is ignored; did you mean {alike[0]}?")
     return found

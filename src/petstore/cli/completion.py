@@ -1,4 +1,4 @@
-"""Shell completion: `petstore completion`, and key ids from the data that the options on the line name."""
+"""Shell completion: `petstore completion`, and key ids from the data that the options on the line choose."""
 
 import contextlib
 import time
@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from petstore.backends import Backends
 from petstore.cli.data import act
-from petstore.cli.options import BACKEND_OPTIONS
+from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.errors import PetstoreError
 from petstore.keys import KeyQuery
 from petstore.settings import Settings
@@ -18,9 +18,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids of keys whose id or name begins with the incomplete word; a shell replaces a name by the id.
+    """Returns ids of keys whose id or name starts with the incomplete word. A shell replaces a name with the id.
 
-    None when the data cannot be read: an error would be printed into the line being typed.
+    Returns nothing if the data cannot be read, because an error would be printed into the line being typed.
     """
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
     options["data"] = options["data"] or Settings().data

@@ -10,48 +10,49 @@ from urllib.parse import urlsplit
 import click
 
 from petstore import service
+from petstore.cli.addresses import CONSOLE_PORT, record_console, recorded_service, sign_in_url
 from petstore.cli.banner import shown_data
 from petstore.cli.data import creates_store, say_created
-from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from, suggestion
+from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
 from petstore.settings import RANGES, Settings, check_base_url, is_base_url
 
-PORT = 8081
-SERVICE_URL = f"http://{Settings().host}:{Settings().port}"
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @backend_options
 @click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
+@click.option("--port", default=CONSOLE_PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
               help="The port to listen on.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address in the browser, when the console is behind a proxy.")
-@click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", default=SERVICE_URL, show_default=True,
-              metavar="URL", help="The address of the service, for the link to its reference page.")  # fmt: skip
+@click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
+@click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
+              help="The address of the service, for a link to its reference (default: where it listens).")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Use X-Forwarded-For of this proxy; repeatable.")  # fmt: skip
-def console(service_url: str, **options: Any) -> None:
+              help="Trust X-Forwarded-For from this proxy; repeatable.")  # fmt: skip
+def console(service_url: str | None, **options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 
-    Prints a link that signs in once, within the hour. An operator with a token of petstore operators add can sign in at
-    any time, and appears in the audit log by name.
+    Prints a link for signing in once, within an hour. An operator with a token from petstore operators add can sign in
+    at any time, and appears in the audit log by name.
 
     \b
     Examples:
       petstore console
       petstore console --store postgresql://pets@db/pets --gate redis://gate
-      ssh -L 8081:127.0.0.1:8081 server       then open the link on your machine
+      ssh -L 8081:127.0.0.1:8081 server       from your machine; then open the link there
 
     Each option is also a variable: PETSTORE_CONSOLE_PORT, and so on.
     """
     settings = settings_from(options)
     logs.configure()
     _check(settings)
+    service_url = service_url or recorded_service(settings.data).origin
     check_base_url("--service-url", service_url)
     service.check_console_packages()
     service.serve_console(settings, service_url, partial(_print_banner, settings, creates_store(settings)))
@@ -61,11 +62,11 @@ def _check(settings: Settings) -> None:
     """Raises OperatorError."""
     public = settings.public_base
     if public and not (is_base_url(public) and public == "{0.scheme}://{0.netloc}".format(urlsplit(public))):
-        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, with no path")
+        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, without a path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
-            f"--host {settings.host} is open to other machines: give --public-url https://… and serve it by --tls-cert"
-            " and --tls-key or by a proxy; or keep 127.0.0.1 and use ssh -L"
+            f"--host {settings.host} is open to other machines. Give --public-url https://… and serve HTTPS with"
+            " --tls-cert and --tls-key or with a proxy, or keep 127.0.0.1 and use ssh -L"
         )
     check_settings(settings)
     check_port(settings.host, settings.port)
@@ -81,6 +82,7 @@ def _is_loopback(host: str) -> bool:
 def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
     if is_new:
         say_created(settings)
-    click.echo(f"The console shows {shown_data(settings)}. Sign in within the hour, once, at\n\n  {address}\n")
-    click.echo(f"Next: `{suggestion('operators add NAME')}` gives an operator a token and a name in the audit log.")
+    record_console(settings.data, sign_in_url(settings))
+    click.echo(f"The console shows {shown_data(settings)}. Sign in once, within an hour, at\n\n  {address}\n")
+    click.echo(as_typed("To give an operator a token and a name in the audit log, run `petstore operators add NAME`."))
     sys.stdout.flush()

@@ -22,9 +22,10 @@ from petstore.backends import (
     prepare,
     recover_gate,
 )
-from petstore.cli.data import OPERATOR_BOUNDS, check_data, entry
+from petstore.cli.data import OPERATOR_BOUNDS, check_data, entry, naming_servers
 from petstore.cli.options import Command, data_options, settings_from, url_of
-from petstore.cli.output import Output, Table, program, progress
+from petstore.cli.output import Output, Table, progress
+from petstore.cli.suggestions import suggestion
 from petstore.errors import OperatorError
 from petstore.gate import Gate
 from petstore.keys import Environment
@@ -40,16 +41,14 @@ from petstore.wording import counted
     "--to-store-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that has the URL of the target: keeps its password out of the process list.",
+    help="A file with the URL of the target. Keeps its password out of the process list.",
 )
-@click.option(
-    "--to-gate", metavar="URL", help="The target of the quotas: redis://… [default: the file in the directory]"
-)
+@click.option("--to-gate", metavar="URL", help="The target for quotas: redis://… [default: the file in the directory]")
 @click.option(
     "--to-gate-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that has the URL of the target of the quotas.",
+    help="A file with the URL of the target for quotas.",
 )
 @data_options
 def copy(
@@ -62,10 +61,10 @@ def copy(
 ) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Quotas are what each key has used of its limits, and bans.
+    Quotas are bans and the requests that each key has used of its limits.
 
-    Stop the service first. The target must be empty. Every row is compared after the copy. After an interruption empty
-    the target, and give the same command again.
+    Stop the service first. The target must be empty. The command compares every row after the copy. After an
+    interruption, empty the target and run the same command again.
 
     \b
     Examples:
@@ -83,10 +82,10 @@ def copy(
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     sentences = [
         f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:",
-        f"  {program()} serve {_options(target, to_store_file, to_gate_file)}",
+        f"  {suggestion('serve', _options(target, to_store_file, to_gate_file))}",
     ]
     if target.store is not None and target.gate is None:
-        sentences.append("The quotas were not copied, as there is no --to-gate: every window starts again.")
+        sentences.append("Quotas were not copied, because --to-gate was not given. All counters start at zero.")
     table = Table(["copied and compared", "rows", "checksum"], rows, "")
     Output([each._asdict() for each in copied], table, *sentences).print(as_json)
 
@@ -104,19 +103,20 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
             raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     if re.match("[^/]+:.*@", to_store):  # a user and a password, not the name of a directory
-        raise OperatorError("--to-store: a URL begins with postgresql://, a directory with ./")
+        raise OperatorError("--to-store: start a URL with postgresql://, and a directory with ./")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-        raise OperatorError("--to-store is the directory that is to be copied, or has its gate in it")
+        raise OperatorError("--to-store is the directory to copy from, or contains its gate; choose another directory")
     return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Recovers the gate of the target directory, which may also be the directory of the source's lock."""
+    """Copies everything. Recovers the gate of a target directory, which may also be the directory of the source."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
-        return asyncio.run(_copy(source, target))
+        with naming_servers(source), naming_servers(target):
+            return asyncio.run(_copy(source, target))
     finally:
         if target.store is None and target.data.is_dir():
             mark_gate_clean(target)
@@ -124,13 +124,13 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # The exclusive lock: animals that a service adds during the copy would be missing.
+    # The exclusive lock, because animals that a service adds during the copy would be missing.
     async with (
         Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # What a service was killed before it could collect, as the next start would.
+        # Collect what a killed service could not, as the next start would.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
@@ -145,7 +145,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """The target's stores and gate. The gate is None when the stores are in PostgreSQL and no --to-gate was given."""
+    """Opens the target. The gate is None if the stores are in PostgreSQL and --to-gate was not given."""
     async with contextlib.AsyncExitStack() as opened:
         if target.store is None:
             prepare(target)
@@ -161,12 +161,12 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
 
 def _how_to_empty(target: Settings) -> str:
     if target.store is None:
-        return shlex.join(["rm", "-r", str(target.data)])
+        return f"`rm -r {shlex.quote(str(target.data))}`"
     return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; and FLUSHDB in Redis" if target.gate else "")
 
 
 def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:
-    """What `serve` needs to use the target."""
+    """Returns the options with which `serve` uses the target."""
     words = [] if target.store else ["--data", str(target.data)]
     for name, url, file in (("--store", target.store, store_file), ("--gate", target.gate, gate_file)):
         if url is not None:

@@ -1,4 +1,4 @@
-"""How a command acts: as the user who runs it, on the data that its options name."""
+"""How a command acts: as the user who runs it, on the data that its options choose."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import functools
 import getpass
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import click
@@ -15,44 +15,46 @@ from petstore import data_dir, timeouts
 from petstore.admin.actions import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
-from petstore.cli.options import BACKEND_OPTIONS, data_options, is_given, settings_from
+from petstore.cli.options import data_options, settings_from
 from petstore.cli.output import Output
-from petstore.errors import OperatorError
-from petstore.keys import ApiKey, Environment
+from petstore.cli.suggestions import BACKEND_OPTIONS, is_given
+from petstore.errors import OperatorError, Unavailable
+from petstore.files import check_encoding
+from petstore.keys import PREFIXES, ApiKey, Environment
 from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
 from petstore.store.database import Bounds
 
 T = TypeVar("T")
 
-# What a command does with the data. `read` creates nothing, migrates nothing and changes no row. `write` changes data
-# that exists. `create` also creates the store where there is none.
+# What a command does with the data. `read` creates, migrates and changes nothing. `write` changes existing data.
+# `create` also creates a store if there is none.
 Access = Literal["read", "write", "create"]
 
 OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
 def actor() -> str:
-    """The actor of this command in the audit log. With sudo it is the person, not root."""
+    """Returns the actor of this command for the audit log. With sudo, that is the person, not root."""
     return f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}"
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container a user may have no name
+    except (KeyError, OSError):  # a user in a container may have no name
         return f"uid {os.getuid()}"
 
 
 def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
-    """An audit entry of this command."""
+    """Returns an audit entry for this command."""
     return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
-    """Makes a command with the backend options and --json. It gets the open backends and the values of other options.
+    """Makes a command with the backend options and --json. It receives the open backends and its other options.
 
-    Its output is printed when the backends are closed again: a reader of a pipe may take long.
+    Its output is printed after the backends are closed, because the reader of a pipe may be slow.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
@@ -67,7 +69,7 @@ def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Outpu
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
-    """The result of `work` on the data that the backend options name. Raises OperatorError."""
+    """Returns the result of `work` on the data that the backend options choose. Raises OperatorError."""
 
     async def on_backends() -> T:
         async with open_data(settings_from(where), access) as backends:
@@ -76,23 +78,36 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
     return asyncio.run(on_backends())
 
 
+@contextlib.contextmanager
+def naming_servers(settings: Settings) -> Iterator[None]:
+    """Adds the addresses of the servers to Unavailable: the driver's message often does not name the host."""
+    try:
+        yield
+    except Unavailable as error:
+        servers = [without_password(url) for url in (settings.store, settings.gate) if url]
+        if servers:
+            error.args = (f"{error} ({' and '.join(servers)})",)
+        raise
+
+
 @contextlib.asynccontextmanager
 async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
-    """The backends. Raises OperatorError where there is no data, unless the command may create it there."""
+    """Opens the backends. Raises OperatorError if there is no data, unless the command may create it."""
     creates = access == "create" and creates_store(settings)
     if access != "create":
         await check_data(settings)
-    async with Backends(settings, migrate=access != "read", bounds=OPERATOR_BOUNDS) as backends:
-        if creates:
-            say_created(settings)
-        await check_copied(backends.stores)
-        yield backends
+    with naming_servers(settings):
+        async with Backends(settings, migrate=access != "read", bounds=OPERATOR_BOUNDS) as backends:
+            if creates:
+                say_created(settings)
+            await check_copied(backends.stores)
+            yield backends
 
 
 def creates_store(settings: Settings) -> bool:
-    """Whether a command is about to create a store in the data directory. Raises NoData unless --data names it.
+    """Whether a command is about to create a store in the data directory. Raises NoData if --data was not given.
 
-    A store that is created by accident, in the wrong directory, has keys that the running service does not know.
+    A store that is created in the wrong directory by accident has keys that the running service does not know.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
         return False
@@ -107,23 +122,23 @@ def say_created(settings: Settings) -> None:
 
 
 async def check_data(settings: Settings) -> None:
-    """Raises OperatorError when the data directory or the database has no data of Petstore."""
+    """Raises OperatorError if the data directory or the database has no Petstore data."""
     if settings.store is None or (settings.gate is None and not settings.data.is_dir()):
         if not data_dir.has_data(settings.data):
             raise no_data(settings)
         return
-    data_dir.check_encoding(settings.data)
+    check_encoding(settings.data)
     if not await _has_schemas(settings.store):
         raise OperatorError(f"{without_password(settings.store)} has no Petstore data")
 
 
 def no_data(settings: Settings) -> data_dir.NoData:
-    """If --data was not given, the message also says how to give it."""
+    """Returns the error. If --data was not given, the message mentions it."""
     return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
 
 
 async def _has_schemas(url: str) -> bool:
-    """True also for a server that does not answer: the store itself tells why."""
+    """Also true if the server does not respond. Opening the store then reports why."""
     try:
         import asyncpg
 
@@ -140,17 +155,26 @@ def admin(backends: Backends, environment: Environment) -> Admin:
     return Admin(backends.stores[environment], backends.gate, actor(), backends.clock)
 
 
+def refuse_secret(text: str) -> None:
+    """Raises OperatorError, whose message does not repeat the secret, if an operator gave a secret instead of an id."""
+    if any(prefix in text for prefix in PREFIXES.values()):
+        raise OperatorError(
+            "this is a secret, not an id. To find its key, run `petstore keys identify` and enter the secret there."
+        )
+
+
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
-    """The key of this id, of either environment. Raises OperatorError."""
-    # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
+    """Returns the key with this id, from either environment. Raises OperatorError."""
+    refuse_secret(key_id)
+    # PostgreSQL refuses texts with U+0000 or a lone surrogate, so they are not looked up.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
             key = await store.keys.get(key_id)
             if key is not None:
                 return key
-    raise OperatorError(f"no key has the id {key_id}; `petstore keys list` shows the ids")
+    raise OperatorError(f"no key has the id {key_id}; list the ids with `petstore keys list`")
 
 
 async def admin_of_key(backends: Backends, key_id: str) -> Admin:
-    """The admin of the key's environment. Raises OperatorError."""
+    """Returns the admin of the key's environment. Raises OperatorError."""
     return admin(backends, (await key_of(backends, key_id)).environment)

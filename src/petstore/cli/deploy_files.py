@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 import petstore
-from petstore import data_dir
 from petstore.errors import OperatorError
+from petstore.files import check_target, os_errors_of, replacing
 
-# The path in the files as they come. It is replaced by the path of the command that writes them.
+# The path in the packaged files. The command replaces it with its own path.
 COMMAND = "/opt/petstore/.venv/bin/petstore"
 DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 
@@ -19,11 +19,11 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--force", is_flag=True, help="Replace files that are already there.")
 def deploy_files(directory: Path, force: bool) -> None:
-    """Write systemd units, proxy configurations, a Kubernetes manifest and files for monitoring to DIR.
+    """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
 
-    The units start the petstore command that wrote them. Each of these files says at its top where it belongs.
+    The units start the petstore command that wrote them. The first lines of each file say where to put it.
     Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
-    at-3-am.md says what to do. The variables of petstore.env are listed in settings.md.
+    see at-3-am.md. settings.md lists the variables of petstore.env.
 
     \b
     Examples:
@@ -33,24 +33,22 @@ def deploy_files(directory: Path, force: bool) -> None:
     files = sorted(_packaged(), key=lambda file: file.name)
     present = [file.name for file in files if os.path.lexists(directory / file.name)]
     if present and not force:
-        raise OperatorError(f"{directory} already has {', '.join(present)}; --force replaces them")
+        raise OperatorError(f"{directory} already contains {', '.join(present)}; use --force to replace them")
     command = str(Path(sys.executable).with_name("petstore"))
-    with data_dir.os_errors_of(directory):
+    with os_errors_of(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    for file in files:  # before the first is written
-        data_dir.check_target(directory / file.name, [os.geteuid()])
+    for file in files:  # all of them, before the first is written
+        check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name
-        with data_dir.os_errors_of(target), data_dir.replacing(target) as written:
+        with os_errors_of(target), replacing(target) as written:
             written.write(file.read_text("utf-8").replace(COMMAND, command))
-            os.fchmod(
-                written.fileno(), 0o755 if target.suffix == ".sh" else 0o644
-            )  # no secrets: every user may read them
+            os.fchmod(written.fileno(), 0o755 if target.suffix == ".sh" else 0o644)  # they contain no secrets
         click.echo(target)
 
 
 def _packaged() -> list[Path]:
-    """Those that `pyproject.toml` puts into the wheel, or the same files of a checkout."""
+    """Returns the files that `pyproject.toml` puts into the wheel, or the same files of a checkout."""
     package = Path(petstore.__file__).parent
     if (package / "deploy").is_dir():
         return [file for file in (package / "deploy").rglob("*") if file.is_file()]

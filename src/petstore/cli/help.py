@@ -7,13 +7,13 @@ import click
 from petstore.cli.options import backend_options, unknown_command
 
 REDIS_URLS = [
-    ("redis://host:6379/0", "One server of Redis or Valkey; also valkey://"),
+    ("redis://host:6379/0", "A Redis or Valkey server; also valkey://"),
     ("rediss://host:6379/0", "The same over TLS; also valkeys://"),
     (
         "redis+sentinel://host:26379,host:26379/name",
         "The primary that these Sentinels name; over TLS rediss+sentinel://",
     ),
-    ("redis+cluster://host:6379,host:6379", "A cluster, of which these servers are a part; over TLS rediss+cluster://"),
+    ("redis+cluster://host:6379,host:6379", "A cluster that these servers belong to; over TLS rediss+cluster://"),
 ]
 
 
@@ -33,8 +33,8 @@ class _Backends(click.Command):
 def backends(**_: Any) -> None:
     """Choose the data that a command acts on.
 
-    One machine needs only --data, a directory with a store of SQLite and a gate of LMDB. Several machines share a store
-    in PostgreSQL and a gate in Redis or Valkey; the directory then has only what belongs to this machine.
+    One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
+    PostgreSQL and a gate in Redis or Valkey. The directory then has only the files of this machine.
 
     Each option is also a variable: PETSTORE_DATA, PETSTORE_STORE_FILE, and so on.
 
@@ -44,7 +44,7 @@ def backends(**_: Any) -> None:
       petstore keys list --store postgresql://petstore@db/petstore --gate redis://cache:6379/0
       PETSTORE_STORE_FILE=/etc/petstore-store petstore check
 
-    In a password write % / ? # @ [ ] as %25 %2F %3F %23 %40 %5B %5D.
+    In a password, write % / ? # @ [ ] as %25 %2F %3F %23 %40 %5B %5D.
     """
 
 
@@ -52,7 +52,7 @@ def backends(**_: Any) -> None:
 @click.argument("words", metavar="[COMMAND…]", nargs=-1)
 @click.pass_context
 def help(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Show the help page of a command. COMMAND… are its words, such as keys create.
+    """Show the help page of a command. COMMAND… is its name, such as keys create.
 
     \b
     Examples:

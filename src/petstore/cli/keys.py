@@ -1,4 +1,4 @@
-"""`petstore keys`: issues, lists, shows, changes, rotates and revokes keys."""
+"""`petstore keys`: creates, lists, shows, changes, rotates and revokes keys."""
 
 import math
 import sys
@@ -10,6 +10,7 @@ import msgspec
 
 from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.backends import Backends
+from petstore.cli.addresses import recorded_service
 from petstore.cli.completion import key_ids
 from petstore.cli.data import act, admin, admin_of_key, key_of, on_data
 from petstore.cli.options import (
@@ -22,14 +23,15 @@ from petstore.cli.options import (
     limit_option,
     yes_option,
 )
-from petstore.cli.output import Output, Table, program
+from petstore.cli.output import Output, Table
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
 from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
-SECRET_MAX = 1_000_000  # characters that identify reads
-HISTORY_MAX = 20  # audit entries of a key in text; JSON has all
+SECRET_MAX = 1_000_000  # characters that `identify` reads
+HISTORY_MAX = 20  # audit entries of a key in text; JSON has all of them
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
@@ -41,10 +43,10 @@ _per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metav
 
 @click.group(cls=Group)
 def keys() -> None:
-    """Issue, list, show, change, rotate and revoke API keys.
+    """Create, list, show, change, rotate and revoke API keys.
 
-    A key's secret is shown once, when it is created; only its hash is stored. A running service obeys from the next
-    request on. A key's id is not secret: keys list shows it.
+    A key's secret is shown once, when it is created; only its hash is stored. A key's id is not secret: keys list shows
+    it. Changes take effect with the next request to a running service.
     """
 
 
@@ -54,8 +56,13 @@ def keys() -> None:
 @click.option("--name", default="", help="A name for operators; clients never see it.")
 @click.option("--contact", default="", metavar="TEXT", help="Whom to write to about this key; clients never see it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
-              help="Repeatable. [default: read and write]")  # fmt: skip
-@click.option("--expires", type=Duration(least=1), metavar="DURATION", help="For example 90d. [default: never]")
+              help="What the key may do; repeatable. [default: read and write]")  # fmt: skip
+@click.option(
+    "--expires",
+    type=Duration(least=1),
+    metavar="DURATION",
+    help="How long the key is valid, for example 90d. [default: never expires]",
+)
 @_per_minute_option
 @_per_day_option
 @data_options
@@ -63,7 +70,7 @@ def create(
     plan: Plan, environment: Environment, name: str, contact: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Issue a key and print its secret, once.
+    """Create a key and print its secret, once. Prints a curl command that uses it to standard error.
 
     \b
     Examples:
@@ -72,9 +79,11 @@ def create(
       petstore keys create --plan enterprise --per-minute 5000 --per-day 2000000
     """
     if plan != "enterprise" and (per_minute or per_day):
-        raise OperatorError(f"the {plan} plan has fixed limits; --plan enterprise takes limits of its own")
+        raise OperatorError(
+            f"the {plan} plan has fixed limits; only --plan enterprise can be combined with --per-minute and --per-day"
+        )
     if plan == "enterprise" and not (per_minute and per_day):
-        raise OperatorError("an enterprise key needs its own limits: --per-minute N --per-day N")
+        raise OperatorError("an enterprise key needs its own limits; give --per-minute N and --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work(backends: Backends) -> Output:
@@ -85,9 +94,13 @@ def create(
             "name": key.name or "none", "contact": key.contact or "none", "scopes": ", ".join(key.scopes),
             "expires": f"in {duration_in_words(expires)}, {when(key.expires)}" if expires else "never",
         }  # fmt: skip
+        made.append((key.environment, secret))
         return await _new_secret(backends, key, secret, given)
 
+    made: list[tuple[Environment, str]] = []
     act(where, work, access="create").print(as_json)
+    if not as_json:
+        click.echo(f"Try it: {recorded_service(where['data']).curl_line(*made[0])}", err=True)
 
 
 @keys.command(name="list")
@@ -96,9 +109,9 @@ def create(
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains this.")
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
-              help="Only keys that will expire within this time, for example 30d.")  # fmt: skip
+              help="Only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
-              help="The order: newest, by name, last used first, or most used today first.")  # fmt: skip
+              help="The order: newest first, by name, last used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
 @on_data("read")
@@ -106,7 +119,7 @@ async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
     expiring: float | None, sort: KeyOrder, limit: int, before: str | None,
 ) -> Output:  # fmt: skip
-    """List keys with plan, state, use of the day, last use and expiry.
+    """List keys with their plan, state, usage and expiry.
 
     \b
     Examples:
@@ -115,7 +128,7 @@ async def list_(
       petstore keys list --expiring 30d
     """
     if before and sort != "created":
-        raise OperatorError("--before goes only with --sort created; give a higher --limit")
+        raise OperatorError("--before can be combined only with --sort created; give a higher --limit instead")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
     now = time.time()
@@ -127,7 +140,8 @@ async def list_(
          f"{s.day_used:,} of {s.key.per_day:,}", when(s.key.last_used), when(s.key.expires), s.key.name]
         for s in shown
     ]  # fmt: skip
-    empty = f"No keys yet: {program()} keys create --plan free" + (f" --env {environment}" if environment else "")
+    wanted = f" --env {environment}" if environment else ""
+    empty = as_typed(f"No keys yet. Create one with `petstore keys create --plan free{wanted}`.")
     if text or before or plan or state or expiring:
         empty = "No matching keys."
     more = ""
@@ -141,7 +155,7 @@ async def list_(
 @_key_argument
 @on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key: its state, use, limits, last errors and history.
+    """Show one key with its state, last errors and history.
 
     ID is the key's id, as keys list shows it. --json also has the request id of each error.
     """
@@ -151,10 +165,10 @@ async def show(backends: Backends, key_id: str) -> Output:
 @keys.command()
 @data_options
 def identify(as_json: bool, **where: Any) -> None:
-    """Show the key that a secret belongs to, for example a leaked one.
+    """Show the key that a secret belongs to.
 
-    Reads the secret from standard input, or asks for it without showing it. It is in no argument, history or log.
-    Of a longer text, such as a leaked file, the first secret counts.
+    Reads the secret from standard input, or prompts for it without showing it. The secret therefore does not appear in
+    arguments, shell history or logs. In a longer text, such as a leaked file, the command uses the first secret.
 
     \b
     Example:
@@ -165,7 +179,7 @@ def identify(as_json: bool, **where: Any) -> None:
         raise OperatorError("there is no secret on standard input")
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        raise OperatorError("this is not a key of Petstore: its form or its checksum is wrong")
+        raise OperatorError("this is not a secret of Petstore: its format or its checksum is wrong")
 
     async def work(backends: Backends) -> Output:
         found = await admin(backends, environment).identify_key(secret)
@@ -228,47 +242,65 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Refuse a key until it is resumed. ID is the key's id, as keys list shows it."""
+    """Suspend a key. The service refuses it until it is resumed. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
     values = _key_values(key, await _status(backends, key))
-    return Output(values, f"{key_id} is suspended: the service refuses it until it is resumed.")
+    return Output(values, f"{key_id} is suspended. The service refuses it until you resume it.")
 
 
 @keys.command()
 @_key_argument
 @on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
-    """Accept a suspended key again. ID is the key's id, as keys list shows it."""
+    """Resume a suspended key. ID is the key's id, as keys list shows it."""
     key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
     status = await _status(backends, key)
-    return Output(_key_values(key, status), f"{key_id} is resumed, and {_state_text(key, status)}.")
+    return Output(_key_values(key, status), f"{key_id} is resumed. State: {_state_text(key, status)}.")
 
 
 @keys.command()
 @_key_argument
-@click.option("--overlap", type=Duration(), metavar="DURATION", help="For how long the old secret stays valid,"
+@click.option("--overlap", type=Duration(), metavar="DURATION", help="How long the old secret keeps working,"
               " for example 24h. Without it, the command asks first.")  # fmt: skip
 @yes_option
 @data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
-    """Give a key a new secret and print it, once. Id, plan and counters stay.
+    """Give a key a new secret and print it, once. Its id, plan and counters do not change.
 
-    Without --overlap the old secret ends at once. ID is the key's id, as keys list shows it.
+    Without --overlap, the old secret stops working immediately. ID is the key's id, as keys list shows it.
 
     \b
     Example:
       petstore keys rotate key_7Gh2kP0sLq9Z --overlap 24h
     """
+    act(where, lambda backends: key_of(backends, key_id))
     if overlap is None:
         question = "stops working immediately; --overlap 24h keeps it working for a day. Rotate the key?"
         confirm(f"The old secret of {key_id} {question}", yes)
 
     async def work(backends: Backends) -> Output:
         key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
-        end = f"The old secret {f'is valid until {when(until)}' if overlap else f'ended at {when(until)}'}."
+        end = "The old secret no longer works."
+        if overlap:
+            end = as_typed(
+                f"The old secret works until {when(until)}. To end it now, run `petstore keys end-overlap {key.id}`."
+            )
         return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
     act(where, work, access="write").print(as_json)
+
+
+@keys.command(name="end-overlap")
+@_key_argument
+@on_data("write")
+async def end_overlap(backends: Backends, key_id: str) -> Output:
+    """End the overlap of a rotation. The old secret stops working immediately.
+
+    ID is the key's id, as keys list shows it.
+    """
+    key = await (await admin_of_key(backends, key_id)).end_old_secret(key_id)
+    values = _key_values(key, await _status(backends, key))
+    return Output(values, f"The old secret of {key_id} no longer works.")
 
 
 @keys.command()
@@ -276,9 +308,9 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 @yes_option
 @data_options
 def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """End a key at once, for good. ID is the key's id, as keys list shows it.
+    """Revoke a key permanently. It stops working immediately. ID is the key's id, as keys list shows it.
 
-    keys suspend refuses a key until it is resumed.
+    To refuse a key only for a while, use keys suspend.
 
     \b
     Example:
@@ -287,25 +319,25 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     key = act(where, lambda backends: key_of(backends, key_id))
     if key.revoked is None:
         named = f"{key_id} ({printable(key.name) or 'no name'}, {key.environment}, {key.plan})"
-        confirm(f"{named} ends for good; its client needs a new key. Revoke it?", yes)
+        confirm(f"{named} will stop working permanently. Its client will need a new key. Revoke it?", yes)
 
     async def work(backends: Backends) -> Output:
         revoked = await admin(backends, key.environment).revoke_key(key_id)
         values = _key_values(revoked, await _status(backends, revoked))
-        return Output(values, f"{key_id} is revoked: the service refuses it from the next request on.")
+        return Output(values, f"{key_id} is revoked. This takes effect with the next request.")
 
     act(where, work, access="write").print(as_json)
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
-    """None while the gate does not respond: a change is made all the same, and a new secret must be printed."""
+    """Returns None while the gate does not respond. Changes still succeed, and a new secret must be printed."""
     return await status_of(backends.gate, key, time.time())
 
 
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
-    """The state, with the end of a ban."""
+    """Returns the state, including the end of a ban."""
     if status is None:
-        return f"{key.state(time.time())}, if it is not banned: Redis does not respond"
+        return f"{key.state(time.time())}, unless it is banned: Redis does not respond"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
 
 
@@ -318,7 +350,7 @@ def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
 
 
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
-    """`secret` describes the secret that the key was identified by."""
+    """`secret` is the state of the secret that identified the key."""
     status = await _status(backends, key)
     old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
     history = await admin(backends, key.environment).key_history(key.id)
@@ -344,11 +376,11 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
         "errors": [{name: value for name, value in each._asdict().items() if name != "key_id"} for each in errors],
     }  # fmt: skip
     rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
-    table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries of this key.")
-    older = [f"Older entries: {program()} audit --env {key.environment} --search {key.id}"]
+    table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries for this key.")
+    older = [as_typed(f"For older entries, run `petstore audit --env {key.environment} --search {key.id}`.")]
     refused = [[when(each.at), str(each.status), each.code, each.operation, each.path] for each in errors]
     columns = ["when", "status", "code", "operation", "path"]
-    error_table = Table(columns, refused, "None of the last requests was refused or failed.")
+    error_table = Table(columns, refused, "No recent request was refused or failed.")
     return Output(
         data, fields, "\nLast refusals and errors:\n", error_table, "\nHistory:\n", table,
         *(older if len(history) > HISTORY_MAX else ()),
@@ -361,7 +393,7 @@ async def _new_secret(
     return Output(
         {**_key_values(key, await _status(backends, key)), "key": secret, **more},
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
-        f"\n  {secret}\n\nKeep it safe: it is not shown again.",
+        f"\n  {secret}\n\nKeep it safe. It will not be shown again.",
         *parts,
-        remedy=f"{program()} keys rotate {key.id} makes a new one",
+        remedy=f"Create a new one with `petstore keys rotate {key.id}`.",
     )

@@ -1,14 +1,17 @@
 """`petstore operators`: adds, lists and revokes the people who may sign in to the console."""
 
 import time
+from typing import Any
 
 import click
 import msgspec
 
 from petstore.backends import Backends
-from petstore.cli.data import admin, on_data
-from petstore.cli.options import Group
-from petstore.cli.output import Output, Table, program
+from petstore.cli.addresses import recorded_console
+from petstore.cli.data import act, admin, on_data
+from petstore.cli.options import Group, data_options
+from petstore.cli.output import Output, Table
+from petstore.cli.suggestions import as_typed
 from petstore.operators import ROLES, Role
 from petstore.wording import when
 
@@ -17,17 +20,17 @@ from petstore.wording import when
 def operators() -> None:
     """Add, list and revoke the people who may sign in to the console.
 
-    The audit log names them. An operator's token is shown once, when it is created; only its hash is stored. A running
-    console obeys from the next request on.
+    The audit log names them. An operator's token is shown once, when it is created; only its hash is stored. Changes
+    take effect with the next request to a running console.
     """
 
 
 @operators.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True,
-              help="An operator may change everything, a viewer nothing.")  # fmt: skip
-@on_data("create")
-async def add(backends: Backends, name: str, role: Role) -> Output:
+              help="An operator can change everything, a viewer nothing.")  # fmt: skip
+@data_options
+def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     """Add an operator and print the token for the console, once.
 
     NAME is this person's name in the audit log.
@@ -36,15 +39,17 @@ async def add(backends: Backends, name: str, role: Role) -> Output:
     Example:
       petstore operators add ada
 
-    A lost token cannot be shown again: revoke the operator and add the same name again.
+    A lost token cannot be shown again. Revoke the operator, and add the same name again.
     """
-    operator, token = await admin(backends, "live").add_operator(name, role)
-    return Output(
+    operator, token = act(where, lambda backends: admin(backends, "live").add_operator(name, role), access="create")
+    url = recorded_console(where["data"])
+    Output(
         {**msgspec.structs.asdict(operator), "token": token},
-        f"{operator.name} may sign in to the console with this token:",
-        f"\n  {token}\n\nKeep it safe: it is not shown again.",
-        remedy="revoke this operator and add the name again",
-    )
+        f"{operator.name} can sign in to the console at {url} with this token:",
+        f"\n  {token}\n\nKeep it safe. It will not be shown again.",
+        as_typed("If the console is not running, start it with `petstore console`."),
+        remedy="Revoke this operator, and add the same name again.",
+    ).print(as_json)
 
 
 @operators.command(name="list")
@@ -53,7 +58,7 @@ async def list_(backends: Backends) -> Output:
     """List operators."""
     found = await backends.stores["live"].operators.all()
     rows = [[o.name, o.role, when(o.created), when(o.revoked) if o.revoked else ""] for o in found]
-    empty = f"No operators yet: {program()} operators add NAME"
+    empty = as_typed("No operators yet. Add one with `petstore operators add NAME`.")
     return Output(found, Table(["name", "role", "since", "revoked"], rows, empty))
 
 
@@ -61,6 +66,6 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """End an operator's token and sessions at once. NAME is as operators list shows it."""
+    """Revoke an operator. The token and all sessions end immediately. NAME is as operators list shows it."""
     await admin(backends, "live").revoke_operator(name)
     return Output({"name": name, "revoked": time.time()}, f"{name} is signed out and can no longer sign in.")

@@ -1,9 +1,7 @@
-"""Options and parameter types that several commands have."""
+"""Options and parameter types that several commands share."""
 
 import difflib
 import math
-import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,35 +10,35 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from petstore.cli.output import program
-from petstore.data_dir import os_errors_of
-from petstore.errors import OperatorError
+from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
+from petstore.errors import OperatorError, PetstoreError
+from petstore.files import os_errors_of
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
-from petstore.settings import Settings, check_url, without_password
+from petstore.settings import Settings, check_url
 from petstore.usage import calendar_month
 from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL_FILE_MAX = 64 * 1024  # bytes
-_COMMAND = re.compile("`petstore ([^`]+)`")
-BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
 
 
 class Command(click.Command):
-    """A command whose help page has one line for the options that another page explains."""
+    """A command whose help page has one line for the options that another page explains.
+
+    Its errors suggest commands that can be typed as printed.
+    """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS
     title = "Backend options"
     pointer = ("--data, --store, --gate", "The data to act on: see petstore help backends.")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Raises OperatorError with commands that can be typed as they are printed; see `as_typed`."""
         try:
             return super().invoke(ctx)
-        except OperatorError as error:
+        except PetstoreError as error:
             error.args = (as_typed(str(error)),)
             raise
 
@@ -72,7 +70,7 @@ def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> clic
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds, which the message for another value names, and not the help page."""
+    """A whole number within bounds. Error messages name the bounds; the help page does not."""
 
     name = "n"
 
@@ -84,7 +82,7 @@ class WholeNumber(click.IntRange):
 
     def _in_words(self) -> str:
         if self.max is None:
-            return f"a whole number from {self.min:,} on"
+            return f"a whole number of at least {self.min:,}"
         return f"a whole number from {self.min:,} to {self.max:,}"
 
     def _describe_range(self) -> str:
@@ -92,7 +90,7 @@ class WholeNumber(click.IntRange):
 
 
 class Int64(click.ParamType[int]):
-    """A whole number of 64 bits. Unlike WholeNumber it keeps its bounds out of the help page."""
+    """A 64-bit integer. Neither error messages nor the help page spell out its bounds."""
 
     name = "integer"
 
@@ -103,12 +101,12 @@ class Int64(click.ParamType[int]):
         try:
             return self._range.convert(value, param, ctx)
         except click.BadParameter:
-            least = f" from {self._range.min} on" if self._range.min != INT64_MIN else ""
-            self.fail(f"{value!r} is not a whole number{least} of at most 64 bits.", param, ctx)
+            least = f" of at least {self._range.min}" if self._range.min != INT64_MIN else ""
+            self.fail(f"{value!r} is not a 64-bit whole number{least}.", param, ctx)
 
 
 class Month(click.ParamType[str]):
-    """A calendar month, as `calendar_month` takes it."""
+    """A calendar month in the format of `calendar_month`."""
 
     name = "month"
 
@@ -133,7 +131,7 @@ class Time(click.ParamType[float]):
 
 
 class Duration(click.ParamType[float]):
-    """A number with a unit, as seconds; with `never`, also that word, as infinity."""
+    """A number with a unit, converted to seconds. If `never` is set, the word "never" means infinity."""
 
     name = "duration"
 
@@ -150,53 +148,22 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-# Commands in messages
-
-
-def as_typed(message: str) -> str:
-    """A message whose commands, in backticks, can be typed as printed: with the data that the running command uses."""
-    return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
-
-
-def suggestion(words: str) -> str:
-    """A command that can be typed as it is printed, in another terminal too: with the options that choose the data."""
-    return f"{program()} {words}{_given_options()}"
-
-
-def is_given(name: str) -> bool:
-    """Whether the operator has set an option of the running command, on the command line or as a variable."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-
-
-def _given_options() -> str:
-    """The options that choose the data: other commands need them too, and another terminal lacks our variables."""
-    context = click.get_current_context()
-    words = ""
-    for name in BACKEND_OPTIONS:
-        if is_given(name) and context.params.get(name):
-            value = str(context.params[name])
-            shown = without_password(value) if name in ("store", "gate") else value
-            words += f" --{name.replace('_', '-')}" + ("" if name == "pgbouncer" else f" {shlex.quote(shown)}")
-    return words
-
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def backend_options(command: F) -> F:
-    """--data, --store, --gate and their variants: the data that a command acts on. See `settings_from`."""
+    """Adds --data, --store, --gate and their variants, which choose the data. See `settings_from`."""
     for option in (
         click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
                      metavar="FILE", hidden=True, help="For tests: a file with seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that has the URL of the gate: keeps its password out of the process list."),
+                     help="A file with the URL of the gate. Keeps its password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
                      help="The gate: redis://… [default: the file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that has the URL of the store."),
+                     help="A file with the URL of the store. Keeps its password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store: postgresql://… [default: the files in DIR]"),
         click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
@@ -207,12 +174,12 @@ def backend_options(command: F) -> F:
 
 
 def data_options(command: F) -> F:
-    """The options of every command that prints data: the backend options, and --json."""
+    """Adds the options of every command that prints data: the backend options and --json."""
     return backend_options(json_option(command))
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """The settings of a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
+    """Returns the settings for a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
     settings = dict(options)
     for name in ("store", "gate"):
         settings[name] = url_of(name, settings[name], settings.pop(f"{name}_file"))
@@ -222,62 +189,62 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def url_of(name: str, url: str | None, file: Path | None) -> str | None:
-    """The URL that an option was given, or that the file of the same option with `_file` has. Raises OperatorError."""
+    """Returns the URL of an option such as --store, or the URL in its file (--store-file). Raises OperatorError."""
     if file is None or not _overrides(name, url):
         return url
     return _url_in(file, f"--{name.replace('_', '-')}-file {file}")
 
 
 def check_settings(settings: Settings) -> None:
-    """The rules of the settings, and the certificate that they name. Raises OperatorError."""
+    """Checks the settings and the certificate that they name. Raises OperatorError."""
     settings.check()
     tls_context(settings.tls_cert, settings.tls_key)
 
 
 def check_parent(file: Path) -> None:
-    """Raises OperatorError when the directory of a new file does not exist. Other faults show when the file is made."""
+    """Raises OperatorError if the directory of a new file does not exist. Creating the file reports other errors."""
     try:
         file.parent.stat()
     except FileNotFoundError:
-        raise OperatorError(f"{file.parent}: there is no such directory; create it first") from None
+        raise OperatorError(f"{file.parent}: no such directory; create it first") from None
     except OSError:
         pass
 
 
 def _overrides(name: str, url: str | None) -> bool:
-    """Whether the file counts and not the URL: an option of the command line wins over a variable."""
+    """Whether the file overrides the URL. A command-line option overrides an environment variable."""
     if url is None:
         return True
     context = click.get_current_context()
     sources = [context.get_parameter_source(option) for option in (f"{name}_file", name)]
     if sources[0] == sources[1]:
         option = name.replace("_", "-")
-        raise OperatorError(f"give --{option} or --{option}-file, not both")
+        raise OperatorError(f"--{option} cannot be combined with --{option}-file")
     return sources[0] == ParameterSource.COMMANDLINE
 
 
 def _url_in(file: Path, subject: str) -> str:
-    """The only line of a file. No message repeats it: it may contain a password."""
+    """Returns the only line of a file. Messages do not repeat it, because it may contain a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # of a wrong name, /dev/zero say, no more is read
+            with file.open("rb") as source:  # limited, in case it is /dev/zero or the like
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
-            raise OperatorError(f"{subject}: is not UTF-8") from None
+            raise OperatorError(f"{subject}: the file is not UTF-8") from None
     if not lines[0].strip() or any(line.strip() for line in lines[1:]):
-        raise OperatorError(f"{subject}: must have one line, the URL")
+        raise OperatorError(f"{subject}: the file must contain one line, the URL")
     return lines[0].strip()
 
 
 def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
     return click.option("--limit", type=WholeNumber(1, most), default=default, show_default=True, metavar="N",
-                        help="How many at most.")  # fmt: skip
+                        help="Show at most N.")  # fmt: skip
 
 
 def confirm(question: str, yes: bool, *listed: str) -> None:
-    """Ask, unless --yes was given. `listed`: lines that a terminal shows before the question.
+    """Asks the operator to confirm, unless --yes was given. A terminal shows the lines of `listed` first.
 
-    Raises OperatorError for every answer but yes, also when there is no answer.
+    Raises OperatorError for any answer other than yes, including none.
     """
     if yes:
         return
@@ -289,13 +256,13 @@ def confirm(question: str, yes: bool, *listed: str) -> None:
         except click.Abort:  # Ctrl-C or Ctrl-D
             click.echo(err=True)
             confirmed, question = False, ""
-    else:  # the question is a part of the message, which is one line
+    else:  # include the question in the one-line message
         confirmed = sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
         question += " "
     if not confirmed:
-        raise OperatorError(f"{question}not confirmed, so nothing was changed; --yes answers yes")
+        raise OperatorError(f"{question}Aborted. Use --yes to skip the prompt.")
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 env_option = click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), default="live", show_default=True,
                           help="The environment.")  # fmt: skip

@@ -1,13 +1,11 @@
-"""What commands print: tables and fields for people, JSON for programs, secrets, progress bars."""
+"""The output of commands: tables and fields for people, JSON for programs, secrets, progress bars."""
 
 import contextlib
 import csv
 import io
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
 import click
@@ -16,50 +14,32 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # columns: a table is never laid out for fewer; a narrower terminal breaks the lines itself
-CLOSE_WIDTH = 100  # columns: below this a table has one space between its columns, not two
-ID_MAX = 20  # characters: a longer text in a table is not an id and may be broken
-
-
-def program() -> str:
-    """The words that start this program: `petstore` where it is on the path, else for example `.venv/bin/petstore`."""
-    if shutil.which("petstore"):
-        return "petstore"
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return f"{_from_here(Path(sys.executable))} -m petstore"
-    return _from_here(called) if called.exists() else "petstore"
-
-
-def _from_here(path: Path) -> str:
-    try:
-        relative = path.absolute().relative_to(Path.cwd())
-    except ValueError:
-        return str(path)
-    return str(relative) if len(relative.parts) > 1 else f"./{relative}"
+MIN_WIDTH = 80  # columns: no table is narrower than this; a narrower terminal wraps the lines
+CLOSE_WIDTH = 100  # columns: narrower tables have one space between columns instead of two
+ID_MAX = 20  # characters: a longer text in a table is not an id and may be wrapped
 
 
 def use_utf8() -> None:
-    """Data for programs are UTF-8, whatever the terminal's encoding."""
+    """Makes standard output UTF-8, whatever the terminal's encoding, because it is data for programs."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
 
 class _Terminal(io.TextIOBase):
-    """Standard output for data on a terminal, which would act on control characters."""
+    """Standard output with control characters escaped, because a terminal would act on them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(printable_lines(text))
 
 
 def data_output() -> TextIO:
-    """Standard output for data: as they are, except on a terminal."""
+    """Returns standard output for data. On a terminal, control characters are escaped."""
     use_utf8()
     return cast(TextIO, _Terminal()) if sys.stdout.isatty() else sys.stdout
 
 
 class Table(NamedTuple):
-    """Ids in the first column, and in the columns named in `whole`, are never broken: an operator copies them."""
+    """Operators copy ids, so ids in the first column and in the columns named in `whole` are never wrapped."""
 
     columns: Sequence[str]
     rows: list[list[str]]
@@ -68,17 +48,17 @@ class Table(NamedTuple):
 
 
 class Csv(NamedTuple):
-    """A table for a spreadsheet or a program."""
+    """A table for spreadsheets and programs."""
 
     columns: Sequence[str]
     rows: list[list[str | int]]
 
 
 class Output:
-    """What a command prints: `data` as JSON or `parts`, which are sentences, fields and tables for people, or CSV."""
+    """The output of a command: `data` as JSON, or `parts`, which are sentences, fields, tables or CSV."""
 
     def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
-        """`more` is the option that shows the next page. `remedy`: the output has a secret, see `printing_secret`."""
+        """`more` is the option that shows the next page. Output with a secret has a `remedy` for `printing_secret`."""
         self._data = data
         self._parts = parts
         self._more = more
@@ -99,7 +79,7 @@ class Output:
                     _print_fields(part)
                 else:
                     click.echo(printable_lines(part))
-        if self._more:  # on standard error: standard output has only data
+        if self._more:  # standard output has only data
             click.echo(f"There is more: add {self._more} to the same command.", err=True)
 
 
@@ -111,7 +91,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     from rich.table import Table
     from rich.text import Text
 
-    # A pipe gets whole lines: a script reads them.
+    # Lines are not wrapped in a pipe, because scripts read them.
     width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
     table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
@@ -131,24 +111,24 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def printing_secret(remedy: str) -> Iterator[None]:
-    """Around the output of a secret. Raises OperatorError with the remedy when the secret could not be printed."""
-    if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream by this
-        raise OperatorError(f"standard output is closed; the secret is lost: {remedy}")
+    """Surrounds the output of a secret. Raises OperatorError with the remedy if the secret could not be printed."""
+    if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream with this
+        raise OperatorError(f"standard output is closed, so the secret is lost. {remedy}")
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        raise OperatorError(f"standard output: {error.strerror}; the secret is lost: {remedy}") from error
+        raise OperatorError(f"standard output: {error.strerror}, so the secret is lost. {remedy}") from error
 
 
 def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
-    """A progress bar on a terminal; nothing in a script."""
+    """Shows a progress bar on a terminal, and nothing elsewhere."""
     hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
 
 
 def reaching(bar: Any) -> Callable[[int], None]:
-    """A function that moves a progress bar to a place. `bar.pos` lags behind, so it cannot tell the distance."""
+    """Returns a function that moves a progress bar to a position. `bar.pos` lags behind, so it cannot be used."""
     reached = 0
 
     def reach(place: int) -> None:

@@ -1,4 +1,4 @@
-"""`petstore pets import`, `imports`, `undo-import` and `export`: animals from and to files."""
+"""`petstore pets import`, `imports`, `undo-import` and `export`."""
 
 import asyncio
 import contextlib
@@ -40,8 +40,9 @@ from petstore.cli.options import (
     settings_from,
     yes_option,
 )
-from petstore.cli.output import Output, Table, data_output, program, progress, reaching
+from petstore.cli.output import Output, Table, data_output, progress, reaching
 from petstore.errors import OperatorError
+from petstore.files import check_target, os_errors_of, replacing
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.wording import counted, printable, when
@@ -53,16 +54,16 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
 
 \b
-.jsonl has one object a line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
-.csv has a header line:        {",".join(IMPORTED)}
+.jsonl has one object per line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
+.csv has a header line:          {",".join(IMPORTED)}
 .json has one array of objects.
-Semicolons or tabs may stand for the commas of .csv.
-id, added_by and added_at of an export are ignored: the catalogue assigns new ids.
+A .csv file may use semicolons or tabs instead of commas.
+The id, added_by and added_at of an export are ignored. The catalogue assigns new ids.
 
-The whole file is checked first: if one row is bad, nothing is added. Its animals are then visible as they are added,
-and creates continue. After an interruption, run the same command again to resume the import. If a file with the same
-content was imported before, the command asks first. pets imports lists the imports, and pets undo-import removes the
-animals of one. With --dry-run, the exit code is 1 if the import would refuse FILE.
+The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
+clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
+file with the same content was imported before, the command asks first. pets imports lists the imports, and
+pets undo-import removes the animals of one. With --dry-run, the exit code is 1 if the import would refuse FILE.
 """
 
 
@@ -72,9 +73,9 @@ animals of one. With --dry-run, the exit code is 1 if the import would refuse FI
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not tell."
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not say."
 )
-@click.option("--dry-run", is_flag=True, help="Add nothing: list every bad row, and what else the import would refuse.")
+@click.option("--dry-run", is_flag=True, help="Add nothing. List every bad row and any other reason to refuse FILE.")
 @yes_option
 @data_options
 def import_(
@@ -88,7 +89,7 @@ def import_(
 ) -> None:
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
-        raise OperatorError("standard input has no name: give --format jsonl, csv or json")
+        raise OperatorError("standard input has no file name; give --format jsonl, csv or json")
     written_as = written_as or format_of(name)
     try:
         with _spooled(file, name) as source:
@@ -136,11 +137,11 @@ def _warn(checked: Checked) -> None:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """The file, open for reading more than once: what can be read only once is copied first.
+    """Opens a file that will be read more than once. Copies it first if it can be read only once.
 
-    Raises OperatorError for a device, which may have no end, unless it is the terminal that is standard input.
+    Raises OperatorError for a device, which may have no end, unless it is standard input on a terminal.
     """
-    with data_dir.os_errors_of(name), contextlib.ExitStack() as stack:
+    with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
             source: Any = stack.enter_context(_opened(file))
         elif sys.stdin is None:
@@ -157,26 +158,28 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Raises OperatorError that names the user, who is often another one than the file's owner expects."""
+    """Raises OperatorError, which names the user, because that is often not the user the operator has in mind."""
     try:
-        _check_not_device(file.stat(), str(file))  # before it is opened, which has effects on some devices
+        _check_not_device(file.stat(), str(file))  # before opening it, which has side effects on some devices
         return file.open("rb")
     except PermissionError:
         try:
             user = pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:  # in a container a user may have no name
+        except KeyError:  # a user in a container may have no name
             user = f"uid {os.geteuid()}"
-        raise OperatorError(f"{file}: the user {user} may not read it; give it another mode, or use -") from None
+        raise OperatorError(
+            f"{file}: the user {user} has no permission to read it; change its mode, or pipe it in with -"
+        ) from None
 
 
 def _check_not_device(found: os.stat_result, name: str) -> None:
     """Raises OperatorError."""
     if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-        raise OperatorError(f"{name} is a device; import a file or a pipe")
+        raise OperatorError(f"{name} is a device; import a file or a pipe instead")
 
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
-    """An import of the same content."""
+    """Returns an import of the same content, if there is one."""
     settings = settings_from(where)
     data_dir.check_ours(settings.data)
     try:
@@ -187,7 +190,7 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
 
 
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
-    """Prints each bad row as it is found."""
+    """Prints each bad row as soon as it is found."""
     listed: list[dict[str, Any]] = []
 
     def bad(line: int, reason: str) -> None:
@@ -208,22 +211,22 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     if faults == BAD_ROWS_MAX:
         sentences.append(f"Checking stopped after {faults:,} bad rows.")
     if not good and not faults:
-        sentences.append("An import refuses a file without animals.")
+        sentences.append("A file without animals cannot be imported.")
     if earlier is not None and earlier.state == "done":
-        sentences.append(f"It was imported before: {described_import(earlier)}.")
+        sentences.append(f"The file was imported before: {described_import(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"Its import is {earlier.state}: {described_import(earlier)}.")
+        sentences.append(f"The import of this file is {earlier.state}: {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)
 
 
-@click.command(cls=Command, short_help="List the imports, the newest first.")
+@click.command(cls=Command, short_help="List imports, newest first.")
 @env_option
 @limit_option(20)
 @on_data("read")
 async def imports(backends: Backends, environment: Environment, limit: int) -> Output:
-    """List the imports, the newest first. Import the same file again to resume an interrupted import."""
+    """List imports, newest first. To resume an interrupted import, import the same file again."""
     found = await backends.stores[environment].imports.page(backends.clock(), limit=limit)
     rows = [
         [each.id, printable(each.name), each.state, f"{each.added:,}", f"{each.total:,}", when(each.at), each.actor]
@@ -234,20 +237,20 @@ async def imports(backends: Backends, environment: Environment, limit: int) -> O
 
 
 class _Undoing(NamedTuple):
-    """An import, and how far it is undone."""
+    """An import and the progress of its undo."""
 
     environment: Environment
     imported: Import
     counts: Undone
-    kept_ids: list[int]  # the first of them
+    kept_ids: list[int]  # at most KEPT_IDS_MAX
 
 
-@click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import has added.")
+@click.command(name="undo-import", cls=Command, short_help="Remove the animals that an import added.")
 @click.argument("import_id", metavar="IMPORT")
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import has added, except those that were changed since.
+    """Remove the animals that an import added, except those that have been changed since.
 
     IMPORT is the import's id, as pets imports shows it. After an interruption, run the same command again to resume.
     """
@@ -272,26 +275,26 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        sentences.append(f"{counted(kept, 'animal')} stayed: changed since the import. Ids: {ids}")
+        sentences.append(f"{counted(kept, 'animal')} changed since the import and not removed. Ids: {ids}")
     Output(data, *sentences).print(as_json)
 
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Raises OperatorError for an unknown import."""
-    # PostgreSQL refuses a text with U+0000 or a lone surrogate: such a text is not looked up.
+    # PostgreSQL refuses texts with U+0000 or a lone surrogate, so they are not looked up.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:
             counts = await store.imports.undone(import_id)
             ids = await store.imports.kept_ids(import_id, KEPT_IDS_MAX) if counts.kept else []
             return _Undoing(environment, found, counts, ids)
-    raise OperatorError(f"no import has the id {import_id}; {program()} pets imports shows them")
+    raise OperatorError(f"no import has the id {import_id}; list the ids with `petstore pets imports`")
 
 
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
-    begun = f"{counted(removed, 'animal')} removed already. " if imported.state == "undoing" else ""
-    stay = f" {counted(kept, 'animal')} changed since the import will stay." if kept else ""
+    begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
+    stay = f" {counted(kept, 'animal')} changed since the import will not be removed." if kept else ""
     of_import = f"of {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 
@@ -299,7 +302,7 @@ def _question(undoing: _Undoing) -> str:
 @click.command(cls=Command, short_help="Write all animals to a .jsonl or .csv file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @env_option
-@click.option("--with-added-by", is_flag=True, help="Also write who added each animal, and when.")
+@click.option("--with-added-by", is_flag=True, help="Include who added each animal, and when.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
@@ -307,9 +310,9 @@ def export(file: Path, environment: Environment, with_added_by: bool, force: boo
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
-        data_dir.check_target(file, data_dir.trusted_users(where["data"]))
+        check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
-        raise OperatorError(f"{file}: exists; choose another name, or replace it with --force")
+        raise OperatorError(f"{file} already exists; choose another name, or use --force to replace it")
 
     async def write(backends: Backends, target: IO[str]) -> int:
         store = backends.stores[environment]
@@ -322,6 +325,6 @@ def export(file: Path, environment: Environment, with_added_by: bool, force: boo
     if str(file) == "-":
         act(where, lambda backends: write(backends, data_output()))
         return
-    with data_dir.os_errors_of(file), data_dir.replacing(file) as target:
+    with os_errors_of(file), replacing(file) as target:
         count = act(where, lambda backends: write(backends, target))
     Output({"exported": count}, f"{counted(count, 'animal')} written to {file}.").print(as_json)

@@ -10,9 +10,8 @@ from petstore.admin.actions import added_in_words, check_adder, checked_pet
 from petstore.admin.pet_files import origin_members
 from petstore.admin.pet_texts import COLUMNS, texts_of_pet
 from petstore.backends import Backends
-from petstore.cli.data import act, admin, on_data
+from petstore.cli.data import act, admin, on_data, refuse_secret
 from petstore.cli.options import (
-    BACKEND_OPTIONS,
     Group,
     Int64,
     Time,
@@ -20,11 +19,11 @@ from petstore.cli.options import (
     data_options,
     env_option,
     limit_option,
-    suggestion,
     yes_option,
 )
-from petstore.cli.output import Output, Table, program, progress, reaching
+from petstore.cli.output import Output, Table, progress, reaching
 from petstore.cli.pet_files import export, import_, imports, undo_import
+from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
 from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.pets import REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
@@ -47,13 +46,13 @@ pets.add_command(export)
 
 
 def added_options(command: F) -> F:
-    """--added-by, --since and --until: which animals, by who added them and when."""
+    """Adds --added-by, --since and --until, which select animals by who added them and when."""
     for option in (
         click.option("--until", type=Time(), metavar="TIME", help="Only animals added before this time (UTC)."),
         click.option("--since", type=Time(), metavar="TIME",
                      help="Only animals added at this time (UTC) or later: 2026-11-18 or 2026-11-18T14:00:00Z."),
         click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
-                     help="Only animals that this key or import, by its id, or this operator has added."),
+                     help="Only animals that this key, import or operator has added."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -68,7 +67,7 @@ def added_options(command: F) -> F:
 @click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
 @on_data("read")
 async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
-    """List animals in the order of their ids.
+    """List animals in order of their ids.
 
     \b
     Examples:
@@ -77,17 +76,22 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
     """
     store, query = backends.stores[environment], PetQuery(**wanted)
     if query.added_by:
+        refuse_secret(query.added_by)
         await check_adder(store, query.added_by)
     found: list[Pet] = []
     start, more = after, True
-    if query == PetQuery(status=query.status):  # this needs no search
+    if query == PetQuery(status=query.status):  # no search needed
         found, more = await store.pets.page(after=after, limit=limit, status=query.status)
         start = found[-1].id if found else after
     while more and len(found) < limit:
         some, start, more = await store.pets.search(query, after=start, limit=limit - len(found))
         found += some
     rows = [list(texts_of_pet(pet).values()) for pet in found]
-    empty = f"No animals: {program()} pets add, or {program()} pets import FILE"
+    chosen = _env(environment)
+    empty = as_typed(
+        f"No animals. Add one with `petstore pets add --name NAME --category-id N{chosen}`, or import a file with"
+        f" `petstore pets import FILE{chosen}`."
+    )
     table = Table(COLUMNS, rows, empty if query == PetQuery() and not after else "No matching animals.")
     return Output(found, table, more=f"--after {start}" if more else "")
 
@@ -109,8 +113,10 @@ async def show(backends: Backends, pet_id: int, environment: Environment) -> Out
 @pets.command()
 @env_option
 @click.option("--name", required=True, help="The animal's name.")
-@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of its category.")
-@click.option("--status", type=click.Choice(STATUSES), default="available", show_default=True, help="Its status.")
+@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of the animal's category.")
+@click.option(
+    "--status", type=click.Choice(STATUSES), default="available", show_default=True, help="The animal's status."
+)
 @data_options
 def add(environment: Environment, as_json: bool, **options: Any) -> None:
     """Add one animal.
@@ -158,7 +164,7 @@ async def set_status(
 ) -> Output:
     """Change the status of animals. ID… are their ids, as pets list shows them.
 
-    STATUS is available, pending or sold. With --json, one id prints one animal, several ids print a list.
+    STATUS is available, pending or sold. With --json, the command prints one animal for one id, and otherwise a list.
 
     \b
     Example:
@@ -169,11 +175,11 @@ async def set_status(
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
-@pets.command(short_help="Remove animals, by their ids or by who added them.")
+@pets.command(short_help="Remove animals, by id or by who added them.")
 @click.argument("pet_ids", metavar="[ID…]", type=Int64(), nargs=-1)
 @env_option
 @added_options
-@click.option("--also-edited", is_flag=True, help="With --added-by: also animals that an operator has changed.")
+@click.option("--also-edited", is_flag=True, help="With --added-by: also remove animals that an operator has changed.")
 @yes_option
 @data_options
 def remove(
@@ -182,8 +188,8 @@ def remove(
 ) -> None:  # fmt: skip
     """Remove animals, either by their ids or by who added them. pets restore restores them.
 
-    ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks. It removes
-    only animals that it has counted, not those that are added meanwhile. Animals that an operator has changed stay.
+    ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks for
+    confirmation. It does not remove animals that are added in the meantime, or that an operator has changed.
 
     \b
     Examples:
@@ -193,13 +199,14 @@ def remove(
     if added_by and pet_ids:
         raise OperatorError("--added-by cannot be combined with ids")
     if added_by:
+        refuse_secret(added_by)
         query = PetQuery(added_by=added_by, since=since, until=until)
         _remove_added(where, environment, query, also_edited, yes).print(as_json)
         return
     if since is not None or until is not None or also_edited:
         raise OperatorError("--since, --until and --also-edited need --added-by")
     if not pet_ids:
-        raise OperatorError("nothing to remove: give ids or --added-by")
+        raise OperatorError("nothing to remove; give ids or --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids), access="write")
@@ -216,8 +223,10 @@ def _remove_added(
     wanted = found._replace(total=found.total - kept)
     edited = f"{counted(kept, 'animal')} that an operator has changed"
     if not wanted.total:
-        raise OperatorError(f"no animals to remove {added_in_words(query)}" + (f"; {edited} stay" if kept else ""))
-    stay = f" {edited} will stay; --also-edited removes them too." if kept else ""
+        raise OperatorError(
+            f"no animals to remove {added_in_words(query)}" + (f", apart from {edited}" if kept else "")
+        )
+    stay = f" {edited} will not be removed; use --also-edited to remove them too." if kept else ""
     confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
     query = query._replace(unedited=not also_edited)
 
@@ -228,7 +237,7 @@ def _remove_added(
     try:
         removal = act(where, work, access="write")
     except KeyboardInterrupt:
-        click.echo("\nInterrupted: run the same command again to remove the other animals.", err=True)
+        click.echo("\nInterrupted. Run the same command again to remove the remaining animals.", err=True)
         raise
     data = {"removed": removal.pets, "kept": kept, "removal": removal.id, "environment": environment}
     return Output(data, _removed_text(removal.pets, environment, removal.id))
@@ -241,8 +250,8 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… | REMOVAL: the ids of animals, or the id of a removal, which pets remove prints. Of several ids, either all
-    animals are restored or none. audit --what "remove animal" shows both kinds of ids. Animals that undo-import has
+    ID… | REMOVAL is the ids of animals, or the id of a removal, which pets remove prints. If one of several animals
+    cannot be restored, none is. audit --what "remove animal" shows both kinds of ids. Animals that undo-import has
     removed cannot be restored; import the file again.
 
     \b
@@ -261,7 +270,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Raises OperatorError. PostgreSQL refuses some characters, which no id has."""
+    """Raises OperatorError if there are several ids, or one with characters that PostgreSQL refuses."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
@@ -270,17 +279,17 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
-    """The animals, each once. Raises OperatorError when one of them does not exist: then nothing is changed."""
+    """Returns the animals without duplicates. Raises OperatorError if one of them does not exist."""
     found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
     missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:
         named = ", ".join(map(str, missing[:NAMED_MAX])) + (" …" if len(missing) > NAMED_MAX else "")
         subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
-        hint = f"{program()} pets list shows them"
+        hint = f"list the ids with `petstore pets list{_env(environment)}`"
         removed = await backends.stores[environment].removals.of_pets(missing)
         if removed:
             ids = " ".join(map(str, sorted(removed)[:NAMED_MAX]))
-            hint = f"to restore a removed animal, run `petstore pets restore {ids}{_env(environment)}`"
+            hint = f"to restore removed animals, run `petstore pets restore {ids}{_env(environment)}`"
         raise OperatorError(f"{subject} {named} in {environment}; {hint}")
     return [pet for pet in found.values() if pet is not None]
 
@@ -289,8 +298,9 @@ def _removed_text(count: int, environment: Environment, removal_id: str | None) 
     text = f"{counted(count, 'animal')} removed from {environment}"
     if removal_id is None:
         return f"{text}."
-    undo = suggestion(f"pets restore {removal_id}{_env(environment)}")
-    return f"{text} by removal {removal_id}. To undo it, run `{undo}`."
+    return as_typed(
+        f"{text} by removal {removal_id}. To undo this, run `petstore pets restore {removal_id}{_env(environment)}`."
+    )
 
 
 def _env(environment: Environment) -> str:

@@ -1,10 +1,11 @@
-"""`petstore serve`: the service itself."""
+"""`petstore serve`: starts the service."""
 
 import asyncio
 import contextlib
 import logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +20,12 @@ from petstore import data_dir, service
 from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
+from petstore.cli.addresses import record_service, service_address
 from petstore.cli.banner import print_banner
-from petstore.cli.data import OPERATOR_BOUNDS
+from petstore.cli.data import OPERATOR_BOUNDS, naming_servers
 from petstore.cli.options import Command, F, WholeNumber, backend_options, check_settings, settings_from
-from petstore.cli.output import printing_secret, program
+from petstore.cli.output import printing_secret
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError, PetstoreError, Unavailable
 from petstore.keys import Environment, digest_of, mint, new_key
 from petstore.observability import logs
@@ -34,20 +37,20 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds that the store may take to open before the log says so
+OPENING_LOGGED_AFTER = 3.0  # seconds before the log says that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
 def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Origins as browsers send them: in lower case, and without the default port."""
+    """Returns origins as browsers send them: in lower case and without the default port."""
     return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """An option whose default, and range if it is a number, are those of the setting with its name."""
+    """Makes an option with the default, and for a number the range, of the setting with the same name."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -59,36 +62,36 @@ def _setting(
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
               type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients see, for absolute links.")
+@click.option("--public-url", metavar="URL", help="The address that clients use, for absolute links.")
 @click.option("--staging-url", metavar="URL",
-              help="The address of staging, if it has its own; there, staging answers at /v1.")  # fmt: skip
+              help="The address of staging, if it has its own. Staging is then at /v1 there.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow a web origin; repeatable.")  # fmt: skip
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Use its X-Forwarded-For; repeatable.")  # fmt: skip
+              help="Trust X-Forwarded-For from this network; repeatable.")  # fmt: skip
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
-              help="Allow /metrics from here too, not only from this machine; repeatable.")  # fmt: skip
-@click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy.")
-@_setting("--address-per-minute", "Requests without a valid key, per client address.")
+              help="Allow /metrics from this network, not only from this machine; repeatable.")  # fmt: skip
+@click.option("--ietf-headers", is_flag=True, help="Also send RateLimit and RateLimit-Policy, as in the IETF draft.")
+@_setting("--address-per-minute", "Requests without a valid key per minute and client address.")
 @_setting("--connections-per-address", "Connections per client address and worker.")
-@_setting("--ban-seconds", "Length of a key's first ban; each further ban is twice as long.")
+@_setting("--ban-seconds", "Length of a key's first ban. Each further ban is twice as long.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
 @_setting("--ban-strikes", "Refused requests in a row before a ban.",
           show_default="the key's limit per minute, at most 1,000")  # fmt: skip
-@_setting("--gate-outage", "While Redis is away: limits per node, or 503.", click.Choice(["degrade", "refuse"]))
+@_setting("--gate-outage", "While Redis is unavailable: per-node limits, or 503.", click.Choice(["degrade", "refuse"]))
 @_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
-@_setting("--usage-days", "Days for which the usage of keys is kept by the hour.")
+@_setting("--usage-days", "Days for which hourly usage is kept.")
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if there is none, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
-    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without a refused request.
+    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without dropping requests.
 
-    A reload reads the code, the certificate, its key, --store-file and --gate-file again. All other options and
-    variables stay as they were at the start: a restart changes them.
+    A reload rereads the code, the certificate, its key, --store-file and --gate-file. Changes to other options and
+    variables need a restart.
 
     \b
     Examples:
@@ -113,71 +116,82 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     asyncio.run(_check_urls(settings))
     is_second = data_dir.is_locked(settings.data)
     _prepare_data(settings)
-    # A service's log keeps what it prints: there, a secret would be readable for as long as the log.
+    # Without a terminal, the output goes to a log, which must not contain secrets.
     may_show = show_first_key or sys.stdout.isatty()
-    secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
-    with printing_secret(f"{program()} keys rotate makes a new one") if secrets else contextlib.nullcontext():
+    with naming_servers(settings):
+        secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
+    record_service(settings.data, service_address(settings, [*addresses] or [(settings.host, settings.port)]))
+    remedy = "Create another key with `petstore keys create --plan free`."
+    with printing_secret(remedy) if secrets else contextlib.nullcontext():
         print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
     if is_second:
         click.echo(
-            "Another service or command uses this data directory. They share animals, keys and limits.", err=True
+            "Another service or command is using this data directory. They share animals, keys and limits.", err=True
         )
     service.serve(settings)
 
 
 def _take_over(options: dict[str, Any]) -> None:
-    """Serve with new workers in place of the previous ones, which serve meanwhile and stay if this fails."""
+    """Replaces the previous workers, which serve requests in the meantime and stay if this fails."""
     try:
         settings = settings_from(options)
         check_settings(settings)
         asyncio.run(_check_stores(settings))
         service.serve(settings)
     except Exception as error:
-        if not is_reload():  # they are taken over already
+        if not is_reload():  # the previous workers are already gone
             raise
         service.keep_previous_workers(error)
 
 
 def asgi() -> service.AsgiService:
-    """The service for another ASGI server, set up by PETSTORE_* variables: uvicorn --factory petstore.cli.serve:asgi"""
+    """Returns the service for another ASGI server. PETSTORE_* variables configure it.
+
+    Example: uvicorn --factory petstore.cli.serve:asgi
+    """
     logs.configure()
     os.umask(data_dir.UMASK)
-    try:
-        with serve.make_context("petstore", []) as context:
-            params = context.params
-            for name in ("demo", "show_first_key"):
-                if params.pop(name):
-                    raise OperatorError(f"--{name.replace('_', '-')}: only petstore serve has this option")
-            settings = settings_from(params)
-        check_settings(settings)
-        with ThreadPoolExecutor(1) as thread:  # the server may run its event loop in this thread already
-            thread.submit(asyncio.run, _check_urls(settings)).result()
-            _prepare_data(settings)
-            thread.submit(asyncio.run, _check_stores(settings)).result()
-        return service.AsgiService(settings)
-    except PetstoreError as error:
-        raise SystemExit(f"petstore: {error}") from None
+    with serve.make_context("petstore", []) as context:
+        try:
+            return _asgi_service(context.params)
+        except PetstoreError as error:
+            raise SystemExit(f"petstore: {as_typed(str(error))}") from None
+
+
+def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
+    """Raises OperatorError."""
+    for name in ("demo", "show_first_key"):
+        if options.pop(name):
+            raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
+    settings = settings_from(options)
+    check_settings(settings)
+    with ThreadPoolExecutor(1) as thread:  # the event loop of the server may already run in this thread
+        thread.submit(asyncio.run, _check_urls(settings)).result()
+        _prepare_data(settings)
+        thread.submit(asyncio.run, _check_stores(settings)).result()
+    return service.AsgiService(settings)
 
 
 def _prepare_data(settings: Settings) -> None:
     prepare(settings)
     if found := data_dir.readable_by_others(settings.data):
         names = ", ".join(str(path) for path in found[:3]) + (" …" if len(found) > 3 else "")
-        event(logging.WARNING, "data readable by others", paths=names, hint=f"chmod -R go= {settings.data}")
+        hint = f"chmod -R go= {shlex.quote(str(settings.data))}"
+        event(logging.WARNING, "data readable by others", paths=names, hint=hint)
     recover_gate(settings, thoroughly=True)
 
 
 async def _check_stores(settings: Settings) -> None:
-    """Raises OperatorError. A store that is away is not an error: it may be back soon."""
+    """Raises OperatorError. An unavailable store is not an error, because it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
             await _wait_for_schema(backends)
 
 
 async def _check_reload(settings: Settings) -> None:
-    """Raises OperatorError, also for a new store or gate that does not answer: the running service has one that does.
+    """Raises OperatorError, including for a new store or gate that does not respond.
 
-    An outage of the present ones is no error: the reload changes nothing about it.
+    An outage of the current ones is not an error, because the reload does not change it.
     """
     new = service.new_backends(settings)
     with contextlib.suppress(Unavailable):
@@ -193,16 +207,16 @@ async def _check_reload(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _required(name: str, url: str | None) -> Iterator[None]:
-    """The backend must answer, if a URL is given. Raises OperatorError."""
+    """Raises OperatorError if a URL is given and the backend does not respond."""
     try:
         yield
     except Unavailable as error:
         if url is not None:
-            raise OperatorError(f"--{name} {without_password(url)} does not answer: {error}") from error
+            raise OperatorError(f"--{name} {without_password(url)} does not respond: {error}") from error
 
 
 async def _check_urls(settings: Settings) -> None:
-    """Finds faults of URLs, and packages that are missing, before anything is created. Raises OperatorError."""
+    """Raises OperatorError for invalid URLs and missing packages, before anything is created."""
     if settings.gate is not None:
         await open_gate_for(_without_fallback(settings)).close()
     if settings.store is not None:
@@ -210,19 +224,19 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """For a check of the gate: the fallback would answer in its place, and create a file."""
+    """Returns the settings for a check of the gate. The fallback would respond in its place, and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:
-    """Wait until the schema is up to date, without a timeout: an interrupted migration would begin again.
+    """Waits until the schema is up to date. There is no timeout, because an interrupted migration would start over.
 
-    Raises OperatorError, also for an unfinished copy, and Unavailable.
+    Raises OperatorError, including for an unfinished copy, and Unavailable.
     """
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # has no timeout, as requests have
+            await store.transfer.rows(COUNTERS, None, 1)  # unlike a request, this has no timeout
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
@@ -233,9 +247,9 @@ def _log_opening() -> None:
 
 
 async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, str] | None:
-    """The secret of a new free key if there is no key yet, so that the first request can be sent at once.
+    """Creates a free key if there is no key yet, and returns its secret.
 
-    None if there is no key and none may be created.
+    Returns None if there is no key and `create` is false.
     """
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
@@ -247,33 +261,33 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
-        # Of several nodes that start at once, one adds the key.
+        # If several nodes start at the same time, one of them adds the key.
         is_added = await backends.stores["live"].keys.add(key, digest_of(secret), entry, only_first=True)
         return {"live": secret} if is_added else {}
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """The secrets of the keys of a new demo; none when the directory has the data of a demo already.
+    """Creates the data of the demo and returns the secrets of its keys. Returns none if the demo already exists.
 
-    Raises OperatorError when there are other data, such as those of an interrupted start, and Unavailable.
+    Raises OperatorError if there is other data, such as that of an interrupted start, and Unavailable.
     """
     if settings.store is not None:
-        raise OperatorError("--demo makes its data in a directory: leave --store out")
+        raise OperatorError("--demo cannot be combined with --store")
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         if not await _can_be_filled(backends, settings.data):
             return {}
     async with Backends(settings, alone=True, bounds=OPERATOR_BOUNDS) as backends:
-        if not await _can_be_filled(backends, settings.data):  # another process was faster
+        if not await _can_be_filled(backends, settings.data):  # another process has filled it
             return {}
         return await demo_data.fill(backends.stores, backends.gate, time.time())
 
 
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
-    """Whether both environments are empty; False for a demo. Raises OperatorError for other data."""
+    """Whether both environments are empty. Returns False for a demo, and raises OperatorError for other data."""
     await _wait_for_schema(backends)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):
         return True
     if not all([await demo_data.is_demo(store) for store in stores]):
-        raise OperatorError(f"--demo: {data} has other data already; give another --data, or leave --demo out")
+        raise OperatorError(f"--demo: {data} already has other data; give another --data, or omit --demo")
     return False

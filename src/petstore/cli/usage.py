@@ -1,4 +1,4 @@
-"""`petstore usage`: the requests of keys, as a table with a sparkline for each key."""
+"""`petstore usage`: shows the requests of keys, as a table with a sparkline for each key."""
 
 import contextlib
 import time
@@ -26,14 +26,14 @@ from petstore.wording import when
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
 OPERATION_NAMES = [each.name for each in OPERATIONS]
-SPARKLINE_MAX = 30  # characters: a line of the table fits a terminal
+SPARKLINE_MAX = 30  # characters, so that a line of the table fits a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
 }  # fmt: skip
 
 
 class Period(NamedTuple):
-    """The time that is shown, with its name in a table and in a sentence."""
+    """The period to show, with its name in a table and in a sentence."""
 
     span: Span
     end: float
@@ -44,20 +44,20 @@ class Period(NamedTuple):
 @click.command(cls=Command)
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
-@click.option("--span", type=click.Choice(list(SPANS)), help="The time that ends now.  [default: day]")
-@click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead.")
+@click.option("--span", type=click.Choice(list(SPANS)), help="The period that ends now.  [default: day]")
+@click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead of --span.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
-              help="Only keys that follow this one: the last of the previous list.")  # fmt: skip
+              help="Only keys after this one, the last of the previous list.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True,
-              help="Print a bill as CSV: every key, and what it was admitted for.")  # fmt: skip
+              help="Print a bill as CSV, with the admitted requests of every key.")  # fmt: skip
 @on_data("read")
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: str | None,
     limit: int, operation: OperationName | None, after: str, as_csv: bool,
 ) -> Output:  # fmt: skip
-    """Show the requests of keys, the busiest first; or of one key, interval by interval.
+    """Show the requests of all keys, busiest first, or of one key over time.
 
     KEY_ID is a key's id, as keys list shows it.
 
@@ -68,14 +68,14 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    "admitted" is what to bill: all requests except those answered 429, counted up to now. A running service adds 429s
-    and errors every five seconds.
+    Bill "admitted": all requests except those answered 429, counted up to now. A running service adds 429s and errors
+    every five seconds.
 
-    --csv has a row for every key, also for one without requests, and of both environments unless --env chooses one. The
-    columns of the operations add up to "admitted"; "other" are requests for a wrong path or method.
+    --csv prints a row for every key, even without requests, of both environments unless --env chooses one. The columns
+    of the operations add up to "admitted". "other" counts requests for an unknown path or method.
     """
     if span and month:
-        raise click.UsageError("choose --span or --month, not both.")
+        raise click.UsageError("--span cannot be combined with --month.")
     period = _period(span or "day", month)
     if as_csv:
         _check_all_keys()
@@ -115,7 +115,7 @@ async def _busiest(
     bars = await key_bars(store.usage, ids, span, end, operation)
     data, rows = [], []
     for total in shown:
-        key = keys.get(total.key_id)  # unknown again after a restore
+        key = keys.get(total.key_id)  # a restored store may not have the key
         about = {"name": key.name if key else "", "plan": key.plan if key else None}
         data.append({**total._asdict(), "requests": total.requests, **about})
         counts = (total.requests, total.admitted, total.refused, total.banned)
@@ -127,11 +127,13 @@ async def _busiest(
 
 
 def _check_all_keys() -> None:
-    """Raises UsageError when --csv was given with an option that chooses some keys or another form."""
+    """Raises UsageError if --csv is combined with an option that selects keys or another format."""
     for param in click.get_current_context().command.params:
         if param.name in ("key_id", "limit", "operation", "after", "as_json") and _is_given(param.name):
             shown = param.opts[0] if isinstance(param, click.Option) else "KEY_ID"
-            raise click.UsageError(f"--csv prints every key and every operation; leave {shown} out.")
+            raise click.UsageError(
+                f"--csv prints every key and every operation, so it cannot be combined with {shown}."
+            )
 
 
 def _is_given(name: str) -> bool:
@@ -176,13 +178,13 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
 
 
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:
-    """Add what no service has collected yet. Where the gate is down, the usage is shown as it is."""
+    """Adds what no service has collected yet. While the gate is down, the command shows the usage without it."""
     with contextlib.suppress(Unavailable):
         await backends.collect_admissions(time.time(), key_ids)
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """One character for each value, or for several values together; a dot stands for no requests."""
+    """Returns one character for each value or group of values. A dot means no requests."""
     group = -(-len(values) // SPARKLINE_MAX) or 1
     sums = [sum(values[start : start + group]) for start in range(0, len(values), group)]
     top = max(sums, default=0)

@@ -4,8 +4,9 @@ import time
 
 import click
 
-from petstore.cli.options import json_option
+from petstore.cli.options import Command, json_option
 from petstore.cli.output import Output, progress
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.verify.checks import LEVELS, Level
 from petstore.verify.runner import Plan, Result, prepare, run
@@ -16,7 +17,7 @@ from petstore.wording import counted
 MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("url")
 @click.option(
     "--key",
@@ -74,7 +75,7 @@ def verify(
         with progress("Checking", len(plan.checks)) as bar:
             results = []
             for result in run(session, plan):
-                results.append(result)
+                results.append(result._replace(detail=as_typed(result.detail)))
                 bar.update(1)
     finally:
         session.close()
@@ -89,12 +90,12 @@ def verify(
 
 
 def _checked(key: str | None, option: str) -> str:
-    """Raises OperatorError, whose message does not repeat the key."""
+    """Raises OperatorError for a missing or invalid key. The message does not repeat it."""
     if not key:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
-        raise OperatorError(f"no API key: give {option}, or set {variable}")
+        raise OperatorError(f"no API key; give {option} or set {variable}")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise OperatorError(f"{option} has characters that no API key has")
+        raise OperatorError(f"{option} contains characters that no API key has")
     return key
 
 
@@ -114,9 +115,11 @@ def _lines(results: list[Result]) -> list[str]:
 
 
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
-    """On standard error: standard output has only results."""
+    """Prints to standard error, because standard output has only results."""
     click.echo(
-        f"Added {counted(session.added, 'animal')}. To remove them, with the id of the key (petstore keys identify):\n"
-        f"  petstore pets remove --env {plan.environment} --added-by KEY --since {plan.began:%Y-%m-%dT%H:%M:%SZ}",
+        as_typed(f"Added {counted(session.added, 'animal')}. To get the id of the key, run `petstore keys identify`."),
         err=True,
     )
+    environment, since = plan.environment, f"{plan.began:%Y-%m-%dT%H:%M:%SZ}"
+    remove = f"`petstore pets remove --env {environment} --added-by KEY --since {since}`"
+    click.echo(as_typed(f"To remove the animals, run {remove}."), err=True)

@@ -30,9 +30,10 @@ async def reference(request: Request) -> Response:
 
 @cache
 def _guide() -> Markup:
-    """The guide as HTML. Links to other documents become plain text: a browser cannot reach these files."""
+    """Returns the guide as HTML, without pictures and links to other documents, which the console does not serve."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = markdown.parse((PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8"))[TITLE_TOKENS:]
+    text = (PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8")
+    tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))[TITLE_TOKENS:]
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and following is not None:
             token.attrSet("id", re.sub(r"\W+", "-", following.content.lower()))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from petstore.errors import OperatorError, Unavailable
+from petstore.settings import without_password
 
 if TYPE_CHECKING:
     from petstore.gate.redis_link import SingleLink
@@ -28,7 +29,7 @@ def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
     if not path.exists() or path.stat().st_size == 0:
         return GateReport([], "no file yet; the service creates it on startup")
     if not os.access(path, os.R_OK):
-        return GateReport([f"{path} is not readable; chown it to the service's user"], "")
+        return GateReport([f"{path} cannot be read; make the service's user its owner"], "")
     if not readable(path, in_use=in_use):
         if not was_used(path):
             return GateReport([str(not_recognised(path))], "")
@@ -49,7 +50,7 @@ async def check_redis(url: str) -> GateReport:
         async with asyncio.timeout(REDIS_TIMEOUT):
             reports = [await _check_server(name, server) for name, server in (await link.servers()).items()]
     except (Unavailable, TimeoutError) as error:
-        return GateReport([f"Redis does not answer: {str(error) or 'timed out'}"], "")
+        return GateReport([f"{without_password(url)} does not respond: {str(error) or 'timed out'}"], "")
     finally:
         await link.close()
     return GateReport(

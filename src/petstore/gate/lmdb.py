@@ -24,8 +24,8 @@ import lmdb
 import msgspec
 
 from petstore.changes import CHANGES, Change
-from petstore.data_dir import open_file
 from petstore.errors import DiskFull, Unavailable
+from petstore.files import open_file
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
 from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
 from petstore.gate.recovery import FORMAT, FORMAT_RECORD, check_format, mark_in_use

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import lmdb
 
-from petstore.data_dir import read_text, replacing, sync
 from petstore.errors import OperatorError, Unavailable
+from petstore.files import read_text, replacing, sync
 from petstore.observability.logs import event
 
 # The format record is written in the transaction that creates the versions. Its name has the same first byte.
@@ -72,7 +72,7 @@ def recover(path: Path) -> Path | None:
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            raise OperatorError(f"{file}: no permission to read and write it; chown it to the service's user")
+            raise OperatorError(f"{file}: no permission to read and write it; make the service's user its owner")
     if not path.exists():
         return None
     if is_clean(path):

@@ -15,8 +15,8 @@ from typing import IO, Annotated
 
 import msgspec
 
-from petstore.data_dir import open_regular, os_errors_of, sync
 from petstore.errors import OperatorError
+from petstore.files import open_regular, os_errors_of, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -23,6 +23,7 @@ import msgspec
 from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
+from petstore.files import check_encoding, check_target, os_errors_of, touch
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
@@ -57,8 +58,8 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
     Ignores files with other names. Raises OperatorError and Unavailable, and removes nothing in that case.
     """
     _check_source(settings, directory / "petstore.dump")
-    data_dir.check_encoding(directory)
-    with data_dir.os_errors_of(directory):
+    check_encoding(directory)
+    with os_errors_of(directory):
         if directory.exists() and not directory.is_dir():
             raise OperatorError(f"{directory}: is a file; --keep requires a directory")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,7 +69,7 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
         manifest = back_up(settings, target, entry, bar, verified=True)
         older = sorted(path for path in directory.iterdir() if _time_of(path.name) and path != target)
         removed = older[: max(0, len(older) - keep + 1)]
-        with data_dir.os_errors_of(directory):
+        with os_errors_of(directory):
             for path in removed:
                 path.unlink()
     return Kept(target, manifest, removed)
@@ -77,7 +78,7 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
     """Waits for other backups to this directory, and removes the temporary files of a backup that was killed."""
-    with data_dir.os_errors_of(directory):
+    with os_errors_of(directory):
         opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -136,7 +137,7 @@ def back_up(
                 raise
         # The backup is complete, so failing to record it must not fail the command.
         with contextlib.suppress(Unavailable, OSError):
-            data_dir.touch(settings.data / data_dir.LAST_BACKUP)
+            touch(settings.data / data_dir.LAST_BACKUP)
             record_entry(settings.data / "live.db", entry)
     return manifest
 
@@ -199,9 +200,9 @@ def _check_source(settings: Settings, target: Path) -> None:
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
     """Raises OperatorError. `force` replaces only regular files, and never the data."""
-    data_dir.check_encoding(target)
-    with data_dir.os_errors_of(target):
-        data_dir.check_target(target, data_dir.trusted_users(data))
+    check_encoding(target)
+    with os_errors_of(target):
+        check_target(target, data_dir.trusted_users(data))
         if target.is_dir():
             raise OperatorError(f"{target}: is a directory; give a file, or keep several backups there with --keep N")
         if target.exists() and not target.is_file():
@@ -217,7 +218,7 @@ def _work_directory(target: Path) -> Iterator[Path]:
     """Creates a temporary directory on the file system of the target."""
     work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
     try:  # includes mkdir, because SIGTERM may arrive right after it
-        with data_dir.os_errors_of(target):
+        with os_errors_of(target):
             work.mkdir(mode=0o700)
         yield work
     finally:

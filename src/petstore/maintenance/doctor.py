@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import NamedTuple
 
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
+from petstore.files import user_name
 from petstore.gate import GATE_FILE
 from petstore.gate.doctor import CLOCK_TOLERANCE, check_gate_file, check_redis
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry
-from petstore.settings import Settings
+from petstore.settings import Settings, without_password
 from petstore.store import check_url
 from petstore.wording import counted
 
@@ -108,7 +110,7 @@ async def _postgresql(settings: Settings, url: str, clocks: list[str]) -> list[F
     except OperatorError as error:
         return [Finding("postgresql", [str(error)])]
     except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        return [Finding("postgresql", [f"PostgreSQL does not answer: {str(error) or 'timed out'}"])]
+        return [Finding("postgresql", [f"{without_password(url)} does not respond: {str(error) or 'timed out'}"])]
     _compare_clocks("PostgreSQL", seen.ahead, clocks)
     stores = [Finding(f"store, {e}", seen.stores[e], seen.about[e]) for e in ENVIRONMENTS]
     return [Finding("postgresql", seen.server), *stores]
@@ -139,7 +141,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
     warnings: list[str] = []
     if readable := data_dir.readable_by_others(data):
         names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
-        text = f"other users have permissions for {names}: chmod -R go= {data}"
+        text = f"other users have permissions for {names}; run `chmod -R go= {shlex.quote(str(data))}`"
         # If only the owner has permissions for the directory, other users cannot open the files in it.
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
@@ -148,8 +150,9 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
-                users = data_dir.user_name(owner), data_dir.user_name(directory.st_uid)
-                faults.append(f"{path.name} belongs to {users[0]}, the directory to {users[1]}: chown it")
+                users = user_name(owner), user_name(directory.st_uid)
+                fault = f"{path.name} belongs to {users[0]}, the directory to {users[1]}"
+                faults.append(f"{fault}; as root, run `chown {users[1]} {shlex.quote(str(path))}`")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are unreliable; move it to a local disk")
     return Finding("data directory", faults, str(data.absolute()), warnings)

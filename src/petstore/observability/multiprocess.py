@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from petstore import data_dir
+from petstore.files import is_directory, open_file
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 from petstore.operations import COUNTED
 
@@ -46,7 +46,7 @@ class WorkerMetrics:
 
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
-        if not data_dir.is_directory(directory):
+        if not is_directory(directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
         with contextlib.ExitStack() as locks:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
@@ -97,14 +97,14 @@ class WorkerMetrics:
 
 def last_sign_of_life(directory: Path) -> float | None:
     """Returns the time of the last heartbeat of any worker in Unix seconds, or None. Workers send one every second."""
-    if not data_dir.is_directory(directory):
+    if not is_directory(directory):
         return None
     return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
 
 
 def start_anew(directory: Path) -> None:
     """Removes the numbers of an earlier run, unless workers of another service use the directory. Raises OSError."""
-    if data_dir.is_directory(directory):
+    if is_directory(directory):
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for path in directory.iterdir():
                 if path.name != LOCK:
@@ -126,7 +126,7 @@ def merged(directory: Path) -> "CollectorRegistry":
 
     registry = CollectorRegistry()
     registry.register(_NodeGauges())
-    if data_dir.is_directory(directory):
+    if is_directory(directory):
         for path in directory.glob("*.lock"):
             # Remove the gauges of a killed worker. Its lock prevents a new worker from taking the slot meanwhile.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -159,7 +159,7 @@ def _allocate(path: Path, size: int) -> None:
 
 def _opened(path: Path) -> IO[bytes]:
     """Raises OSError."""
-    return os.fdopen(data_dir.open_file(path), "rb+")
+    return os.fdopen(open_file(path), "rb+")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ The TLS transport of asyncio uses up to 546 KiB for an idle connection, and does
 import asyncio
 import contextlib
 import os
+import shlex
 import ssl
 import stat
 from pathlib import Path
@@ -29,7 +30,10 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         if not os.access(file, os.R_OK):
             raise OperatorError(f"{option} {file}: the file does not exist or is not readable")
     if key.stat().st_mode & stat.S_IROTH:
-        raise OperatorError(f"--tls-key {key}: the private key is readable by all users; run chmod 600 {key}")
+        raise OperatorError(
+            f"--tls-key {key}: every user of this machine can read the private key;"
+            f" run `chmod 600 {shlex.quote(str(key))}`"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)

@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 NEWER = "was written by a newer Petstore (schema {}, this version knows {}); upgrade Petstore"
 UNRECOGNISED = "was not written by Petstore 1.0 or later"
 NOT_MIGRATED = "is missing or has an older schema; `petstore serve` creates or migrates it"
-UNFINISHED_COPY = "the copy of {} to this store is not finished: empty the store, and run `petstore copy` again"
+UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store and repeat the copy"
 
 
 class Table(NamedTuple):

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from petstore.data_dir import open_file
 from petstore.errors import DiskFull, PetstoreError, Unavailable
+from petstore.files import open_file
 from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step

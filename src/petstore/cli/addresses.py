@@ -1,0 +1,98 @@
+"""The addresses of the service and the console of a data directory, for commands that run in another terminal.
+
+Both write their address to the directory when they start, and leave it there when they stop, because they are likely to
+start at the same address again.
+"""
+
+import contextlib
+import ipaddress
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from petstore import data_dir
+from petstore.files import read_text, replacing
+from petstore.keys import Environment
+from petstore.server.sockets import Address
+from petstore.settings import BASES, Settings
+
+CONSOLE_PORT = 8081
+
+
+class ServiceAddress(msgspec.Struct, frozen=True):
+    """How this machine reaches a service."""
+
+    origin: str = f"http://{Settings().host}:{Settings().port}"
+    curl: tuple[str, ...] = ("curl", "-i")
+
+    def curl_line(self, environment: Environment, secret: str) -> str:
+        """Returns a command that lists animals."""
+        return shlex.join(
+            [*self.curl, f"{self.origin}{BASES[environment]}/pets", "-H", f"Authorization: Bearer {secret}"]
+        )
+
+
+def service_address(settings: Settings, listening: Sequence[Address]) -> ServiceAddress:
+    """Returns the first address with a port, or else the Unix socket."""
+    host, port = next((each for each in listening if each[1] is not None), listening[0])
+    if port is None:  # any host name will do
+        return ServiceAddress("http://localhost", ("curl", "-i", "--unix-socket", host.removeprefix("unix:")))
+    # The certificate is for the name that clients use, not for this address.
+    return ServiceAddress(origin(settings, _reachable(host), port), ("curl", "-ik" if settings.tls_cert else "-i"))
+
+
+def origin(settings: Settings, host: str, port: int | None) -> str:
+    if port is None:
+        return host
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def sign_in_url(settings: Settings) -> str:
+    return f"{settings.public_base or origin(settings, _reachable(settings.host), settings.port)}/sign-in"
+
+
+def record_service(data: Path, address: ServiceAddress) -> None:
+    _write(data / data_dir.SERVICE_ADDRESS, msgspec.json.encode(address).decode())
+
+
+def record_console(data: Path, url: str) -> None:
+    _write(data / data_dir.CONSOLE_ADDRESS, url)
+
+
+def recorded_service(data: Path) -> ServiceAddress:
+    """Returns the address of the service that started last, or the default."""
+    try:
+        return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
+    except (OSError, ValueError):  # not started yet, or on another machine
+        return ServiceAddress()
+
+
+def recorded_console(data: Path) -> str:
+    """Returns the URL at which to sign in to the console that started last, or the default."""
+    try:
+        return read_text(data / data_dir.CONSOLE_ADDRESS)
+    except (OSError, ValueError):
+        return sign_in_url(Settings(port=CONSOLE_PORT))
+
+
+def _write(file: Path, text: str) -> None:
+    """Does nothing if the directory does not exist or the disk is full, because the address is only for messages."""
+    with contextlib.suppress(OSError), replacing(file) as target:
+        target.write(text)
+        if os.geteuid() == 0:  # the service's user must be able to read it
+            os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
+
+
+def _reachable(host: str) -> str:
+    """Returns a host by which this machine reaches the service, even if it listens on all interfaces."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "localhost"

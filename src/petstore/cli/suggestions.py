@@ -1,0 +1,66 @@
+"""Commands in messages, written so that an operator can type them as printed.
+
+A message contains a command as `petstore WORDS` in backticks, with placeholders in capital letters. `as_typed` rewrites
+it when the message is printed. `suggestion` writes a command that is not part of a sentence.
+"""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from petstore.settings import without_password
+
+BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
+_COMMAND = re.compile("`petstore ([^`]+)`")
+
+
+def as_typed(message: str) -> str:
+    """Returns the message with its commands rewritten, so that they act on the data of the running command."""
+    return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
+
+
+def suggestion(words: str, options: str | None = None) -> str:
+    """Returns a command that works in another terminal too. By default, it has the backend options that were given."""
+    chosen = _given_options() if options is None else options
+    return f"{_program()} {words}" + (f" {chosen}" if chosen else "")
+
+
+def is_given(name: str) -> bool:
+    """Whether the operator has set an option of the running command, on the command line or as a variable."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source(name) if context else None
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def _given_options() -> str:
+    """The options that choose the data. A command in another terminal needs them, and does not have our variables."""
+    words = []
+    for name in BACKEND_OPTIONS:
+        if is_given(name) and (value := click.get_current_context().params.get(name)):
+            words.append(f"--{name.replace('_', '-')}")
+            if name != "pgbouncer":
+                words.append(without_password(value) if name in ("store", "gate") else str(value))
+    return shlex.join(words)
+
+
+def _program() -> str:
+    """Returns the words that start this program: `petstore` if it is on the path, or else its path."""
+    if shutil.which("petstore"):
+        return "petstore"
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{_from_here(Path(sys.executable))} -m petstore"
+    return _from_here(called) if called.exists() else "petstore"
+
+
+def _from_here(path: Path) -> str:
+    try:
+        relative = path.absolute().relative_to(Path.cwd())
+    except ValueError:
+        return shlex.quote(str(path))
+    return shlex.quote(str(relative) if len(relative.parts) > 1 else f"./{relative}")
