@@ -29,7 +29,7 @@ _file = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("file", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="FILE is a directory: name the backup after its time, verify it, and keep the newest N.",
+              help="Treat FILE as a directory. Name the backup after its time, verify it, and keep the newest N.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
