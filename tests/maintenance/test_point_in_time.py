@@ -1,4 +1,4 @@
-"""Point-in-time restore of PostgreSQL with its own tools, as docs/scaling.md describes it."""
+"""Point-in-time restore of PostgreSQL with its own tools, as docs/reference/cluster.md describes it."""
 
 import re
 import shutil
@@ -10,12 +10,12 @@ from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import Server
 
-SCALING = (Path(__file__).parents[2] / "docs/scaling.md").read_text()
+CLUSTER = (Path(__file__).parents[2] / "docs/reference/cluster.md").read_text()
 
 
 def documented_settings() -> dict[str, str]:
     """The settings of postgresql.conf in the handbook's section."""
-    section = SCALING[SCALING.index("## Point-in-time restore") :]
+    section = CLUSTER[CLUSTER.index("## Point-in-time restore") :]
     return dict(re.findall(r"^([a-z_]+) = '?([^'\n]*?)'?(?: *#.*)?$", section.split("```")[1], re.MULTILINE))
 
 

@@ -14,6 +14,7 @@ from harness.wire import receive, split
 from petstore.server import bodies, connection, http_server, messages
 from petstore.server.http_server import MEMORY_MAX
 from petstore.settings import Settings
+from petstore.store.database import Bounds
 from petstore.web.requests import BODY_MAX
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,8 @@ def rows() -> list[tuple[str, str, str]]:
 def constant(name: str) -> Any:
     if name.startswith("settings.Settings."):
         return getattr(Settings(data=Path("unused")), name.rpartition(".")[2])
+    if name.startswith("store.database.Bounds."):
+        return getattr(Bounds(), name.rpartition(".")[2])
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(f"petstore.{module}"), attribute)
 
