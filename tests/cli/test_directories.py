@@ -22,6 +22,7 @@ ARGUMENTS = {
     "backup": ["FILE.zip"], "restore": ["FILE.zip"], "copy": ["--to-store", "elsewhere"],
     "bans lift": ["key_1"], "operators add": ["ada"], "operators revoke": ["ada"], "keys create": ["--plan", "free"],
     "keys update": ["key_1", "--name", "x"], "keys suspend": ["key_1"], "keys resume": ["key_1"],
+    "keys end-overlap": ["key_1"],
     "keys rotate": ["key_1", "--yes"], "keys revoke": ["key_1", "--yes"],
     "pets add": ["--name", "Rex", "--category-id", "1"], "pets update": ["1", "--name", "x"],
     "pets set-status": ["1", "sold"], "pets remove": ["1", "--yes"], "pets restore": ["1"], "pets import": ["FILE"],

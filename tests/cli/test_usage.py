@@ -304,7 +304,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
 
 
 def test_every_action_in_the_code_is_known() -> None:
-    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 2}
+    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 1}
     recorded = set()
     for file in Path(package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -22,7 +22,7 @@ def test_help_is_the_guide_and_its_links_lead_somewhere(operator: ConsoleClient)
     assert links and all(f'id="{link.removeprefix("#")}"' in guide for link in links)
 
 
-def test_the_reference_is_that_of_the_service(tmp_path: Path, operator: ConsoleClient) -> None:
-    assert operator.get("/docs").headers["location"] == "http://127.0.0.1:8080/docs"
+def test_the_reference_is_that_of_the_service(tmp_path: Path, operator: ConsoleClient, server: Server) -> None:
+    assert operator.get("/docs").headers["location"] == f"{server.origin}/docs"
     with running_console(Server(tmp_path / "data"), "--service-url", "https://api.example.com/") as own:
         assert own.sign_in("ada").get("/docs").headers["location"] == "https://api.example.com/docs"

@@ -130,7 +130,7 @@ def test_a_file_of_another_user_is_not_changed() -> None:
         assert as_nobody(lambda: recover(path)) == (
             f"OperatorError: {path}: no permission to read and write it; make the service's user its owner"
         )
-        assert "is not readable" in as_nobody(lambda: check_gate_file(path, in_use=False))
+        assert "cannot be read" in as_nobody(lambda: check_gate_file(path, in_use=False))
         assert path.exists()
 
 

@@ -40,7 +40,7 @@ async def stopped_at_50(store: Store, message: str, reason: str) -> None:
     assert message.startswith(reason)
     assert message.endswith(
         f"; import the same file again to resume {found.id}, or remove its animals with"
-        f" petstore pets undo-import {found.id}"
+        f" `petstore pets undo-import {found.id}`"
     )
 
 

@@ -228,7 +228,7 @@ def test_a_private_key_that_every_user_can_read_is_refused(tmp_path: Path) -> No
     petstore = Commands(Server(tmp_path / "data"))
     for command in ("serve", "console"):
         words = [command, "--tls-cert", str(made.chain), "--tls-key", str(made.key)]
-        assert "readable by all users" in petstore.fails_in_one_line(*words)
+        assert "can read the private key" in petstore.fails_in_one_line(*words)
 
 
 # URLs with passwords

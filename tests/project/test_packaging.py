@@ -176,7 +176,7 @@ def test_deploy_files_writes_every_file_and_units_that_start_this_command(tmp_pa
 def test_deploy_files_replaces_nothing_unless_forced(tmp_path: Path) -> None:
     commands = Commands(Server(tmp_path))
     (tmp_path / "petstore.env").write_text("mine")
-    assert "petstore.env; --force" in commands.fails_in_one_line("deploy-files", str(tmp_path))
+    assert "petstore.env; use --force" in commands.fails_in_one_line("deploy-files", str(tmp_path))
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["petstore.env"]
     commands.text("deploy-files", str(tmp_path), "--force")
     assert (tmp_path / "petstore.env").read_text() == (ROOT / "deploy/petstore.env").read_text()

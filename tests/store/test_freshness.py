@@ -381,7 +381,7 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
 }  # fmt: skip
 READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.is_adder", "pets.origins",
-    "pets.count", "keys.find", "keys.get", "keys.page", "keys.old_secret_until", "keys.expiring",
+    "pets.count", "pets.count_below", "keys.find", "keys.get", "keys.page", "keys.old_secret_until", "keys.expiring",
     "keys.search", "keys.by_id", "audit.find", "usage.recent_errors", "usage.of_keys", "usage.busiest", "usage.totals",
     "usage.admitted",
     "operators.find", "operators.get", "operators.all", "imports.get", "imports.page", "imports.of_file",
