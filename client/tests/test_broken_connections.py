@@ -4,6 +4,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from cutting_proxy import CuttingProxy
 from fast_time import FastTime
 from harness.servers import serving
@@ -12,6 +14,7 @@ from petstore_client import Attempt, Petstore
 CREATES = 800
 
 
+@pytest.mark.thorough
 def test_creates_through_cut_connections_are_exactly_as_many_animals(tmp_path: Path) -> None:
     attempts: list[Attempt] = []
     fast = FastTime(tmp_path / "clock")

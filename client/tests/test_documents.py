@@ -60,6 +60,7 @@ def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fres
     assert done.stdout.splitlines() == expected
 
 
+@pytest.mark.thorough
 def test_the_mirror_of_the_readme_resumes_after_an_interruption(fresh: Server, tmp_path: Path) -> None:
     (example,) = (text for text in EXAMPLES.values() if "mirror.jsonl" in text)
     variables = {"PETSTORE_API_KEY": fresh.key().secret, "PETSTORE_BASE_URL": fresh.url("")}

@@ -73,6 +73,7 @@ def names(server: Server) -> Counter[str]:
         return Counter(pet.name for pet in client.list_pets())
 
 
+@pytest.mark.thorough
 def test_8_workers_add_200_animals_with_a_free_key_and_default_options(kind: Kind, own_server: Server) -> None:
     result = add_animals(kind, own_server, own_server.key("free"), workers=8, each=25)
     assert result.errors == []
@@ -84,6 +85,7 @@ def test_8_workers_add_200_animals_with_a_free_key_and_default_options(kind: Kin
     assert sent_too_early(result.recorder.events) == []
 
 
+@pytest.mark.thorough
 def test_a_pool_far_larger_than_the_limit_is_not_banned(kind: Kind, own_server: Server) -> None:
     """Seven refusals in a row would be a ban: 40 workers that do not share a client would reach it at once."""
     key = own_server.key("enterprise", Limits(6, 1_000_000))

@@ -74,7 +74,7 @@ all_options = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     script=scripts, options=all_options, fraction=st.floats(0, 1), part=st.sampled_from([0.3, 1.0]),
     start=st.floats(0, 1e6),

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from harness.servers import Server, serving
 from petstore_client import Petstore
 from recording import Event, sent_too_early
@@ -47,6 +49,7 @@ def add_animals(server: Server, secret: str, each: int) -> list[Result]:
     return results
 
 
+@pytest.mark.thorough
 def test_four_processes_with_one_free_key_add_200_animals(tmp_path: Path) -> None:
     """The minutes between the windows are skipped, on the clocks of the service and of the processes alike."""
     each = ANIMALS // PROCESSES

@@ -125,7 +125,7 @@ def prepare(settings: Settings) -> None:
     with shared_lock(settings.data):
         pass
     with contextlib.suppress(OSError):  # a worker logs it if it cannot write its metrics
-        multiprocess.start_anew(settings.data / METRICS)
+        multiprocess.remove_old_numbers(settings.data / METRICS)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:

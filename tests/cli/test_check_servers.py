@@ -48,7 +48,7 @@ def test_a_sequence_that_is_behind_is_found(tmp_path: Path) -> None:
         "INSERT INTO petstore_live.pets (id, name, category_id, status, added_at) VALUES (100, 'Mia', 1, 'sold', 1)",
         commands.server.store,
     )
-    assert "given twice" in faults(commands)["store, live"][0]
+    assert "assigned twice" in faults(commands)["store, live"][0]
 
 
 def test_too_many_connections_are_found(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_too_many_connections_are_found(tmp_path: Path) -> None:
     most = int(row[0])
     assert not any("connections" in fault for fault in faults(commands, workers=most, postgres_pool=1)["postgresql"])
     found = faults(commands, workers=1, postgres_pool=most + 1)["postgresql"]
-    assert any(f"{most + 1} connections" in fault and f"takes {most}" in fault for fault in found)
+    assert any(f"{most + 1} connections" in fault and f"accepts only {most}" in fault for fault in found)
 
 
 def test_a_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def test_csv_rows_after_one_that_cannot_be_read_are_read(petstore: Commands, tmp
     assert {3, 5, 7, 8, 11} == set(bad)
     assert bad[3] == '"\\xff,2" is not valid UTF-8; save the file as CSV UTF-8'
     assert bad[11] == '"Ada\\xfe,6" is not valid UTF-8; save the file as CSV UTF-8'
-    assert bad[5] == "longer than 64 KiB; one animal a line"
-    assert bad[7].startswith("not valid CSV, where each row takes one line: ")
+    assert bad[5] == "longer than 64 KiB; write one animal per line"
+    assert bad[7].startswith("not valid CSV (each row must be on one line): ")
     assert bad[8].startswith("categoryId")
     assert len(import_fails(petstore, file)) == 5
 
@@ -43,7 +43,7 @@ def test_quote_that_is_not_closed_is_reported_on_its_line(petstore: Commands, tm
     file.write_bytes(b'name,categoryId\nRex,1\n"Mia,2\n"Bo",3\n' + b"Kim,4\n" * 30_000)
     good, bad = dry_run(petstore, file)
     assert (good, list(bad)) == (30_002, [3])
-    assert bad[3].startswith("not valid CSV, where each row takes one line: ")
+    assert bad[3].startswith("not valid CSV (each row must be on one line): ")
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])

@@ -251,7 +251,7 @@ def test_json_is_imported_and_its_bad_rows_are_named(petstore: Commands, tmp_pat
     for content, reason in (
         (rex, "it does not begin with ["),
         (f"[{rex}", "it ends without ]"),
-        (f"[{rex}],", "there is more after its end"),
+        (f"[{rex}],", "there is text after its end"),
         ("", "it is empty"),
     ):
         file.write_text(content)
@@ -308,7 +308,7 @@ def test_lines_after_one_that_is_too_long_are_read(petstore: Commands, tmp_path:
     file = tmp_path / "animals.jsonl"
     longest = good.ljust(LINE_MAX - 1) + b"}\n"
     file.write_bytes(b"".join([longest, good.ljust(LINE_MAX) + b"}\n", good.ljust(3 * LINE_MAX) + b"}\n", bad]))
-    too_long = "longer than 64 KiB; one animal a line"
+    too_long = "longer than 64 KiB; write one animal per line"
     second, third, fourth = import_fails(petstore, file)
     assert (second, third) == (f"line 2: {too_long}", f"line 3: {too_long}")
     assert fourth.startswith("line 4: ")
@@ -319,14 +319,14 @@ def test_lines_after_one_that_is_too_long_are_read(petstore: Commands, tmp_path:
 def test_a_csv_line_that_is_too_long_is_refused(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_bytes(b"name,categoryId\nRex,1\nRex,".ljust(LINE_MAX + 100, b"1"))
-    assert import_fails(petstore, file) == ["line 3: longer than 64 KiB; one animal a line"]
+    assert import_fails(petstore, file) == ["line 3: longer than 64 KiB; write one animal per line"]
 
 
 def test_checking_stops_after_10000_bad_rows(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.json"
     file.write_text("[" + "0,\n" * 30_000 + "0]")
     lines = petstore.fails("pets", "import", str(file)).splitlines()
-    assert lines[0] == f"{file}: 10,000 bad rows, where checking stopped, so nothing was imported"
+    assert lines[0] == f"{file}: checking stopped after 10,000 bad rows, so nothing was imported"
     assert lines[-1].startswith("  and 9,900 more") and len(lines) == 102
     dry = petstore.run("pets", "import", str(file), "--dry-run")
     assert (dry.returncode, dry.stdout.count("line ")) == (1, 10_000)

@@ -112,7 +112,7 @@ def test_a_bad_update_is_refused_in_one_line(petstore: Commands, options: list[s
 def test_an_expired_key_can_be_given_a_later_end(petstore: Commands) -> None:
     expired = petstore.server.key(expires=time.time() - 1)
     assert petstore.json("keys", "show", expired.id)["state"] == "expired"
-    assert "later end" in petstore.fails_in_one_line("keys", "rotate", expired.id, "--overlap", "1h")
+    assert "later expiry" in petstore.fails_in_one_line("keys", "rotate", expired.id, "--overlap", "1h")
     assert petstore.json("keys", "update", expired.id, "--expires", "1h")["state"] == "active"
 
 
@@ -155,7 +155,7 @@ def test_suspend_and_resume_are_refused_twice(petstore: Commands) -> None:
     key_id = make_key(petstore)["id"]
     assert "not suspended" in petstore.fails_in_one_line("keys", "resume", key_id)
     assert "is suspended" in petstore.text("keys", "suspend", key_id)
-    assert "suspended already" in petstore.fails_in_one_line("keys", "suspend", key_id)
+    assert "already suspended" in petstore.fails_in_one_line("keys", "suspend", key_id)
     assert petstore.json("keys", "show", key_id)["suspended"] is not None
     assert "is resumed. State: active." in petstore.text("keys", "resume", key_id)
 
@@ -278,7 +278,7 @@ def test_revoke_without_a_terminal_needs_yes(petstore: Commands) -> None:
     assert "--yes" in petstore.fails_in_one_line("keys", "revoke", made["id"])
     assert petstore.json("keys", "show", made["id"])["state"] == "active"
     assert petstore.json("keys", "revoke", made["id"], "--yes")["state"] == "revoked"
-    assert "is revoked already" in petstore.fails_in_one_line("keys", "revoke", made["id"])
+    assert "is already revoked" in petstore.fails_in_one_line("keys", "revoke", made["id"])
 
 
 # contact and expiry

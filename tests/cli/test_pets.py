@@ -174,7 +174,7 @@ def test_a_removal_is_restored_by_its_id(petstore: Commands) -> None:
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     entry = petstore.entries()[0]
     assert (entry.action, entry.subject, entry.detail) == ("restore animal", removal, "2 animals")
-    assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have been restored already")
+    assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have already been restored")
     for wrong, reason in (
         (["rem_unknown"], "no removal has the id rem_unknown in live"),
         ([removal, "--env", "staging"], f"no removal has the id {removal} in staging"),
@@ -192,8 +192,8 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     petstore.text("pets", "remove", "1", "4", "--yes")
     petstore.text("pets", "undo-import", added["import"], "--yes")
     for pet_id, reason in (
-        ("2", "animal 2 is in live: there is nothing to restore"),
-        ("3", f"animal 3 was removed with its import, {added['import']}: import x.csv again"),
+        ("2", "animal 2 has not been removed from live"),
+        ("3", f"animal 3 was removed when {added['import']} was undone; import x.csv again"),
         ("98", "no animal 98 was removed from live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
@@ -388,7 +388,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
         "undo import", added["import"], "x.csv, 3 animals"
     )  # fmt: skip
     again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
-    assert again_message == f"{added['import']} is undone already: 2 removed, 1 kept"
+    assert again_message == f"{added['import']} is already undone: 2 removed, 1 kept"
     again = petstore.json("pets", "import", str(file))
     text = petstore.text("pets", "undo-import", again["import"], "--yes")
     assert text == "3 animals removed from live.\n"

@@ -193,6 +193,7 @@ def test_every_suggested_command_is_in_backticks() -> None:
     assert not found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", TYPED)
 def test_a_suggested_command_works_as_printed(place: Place, words: str) -> None:
     typed, printed = (place.filled(text) for text in TYPED[words])
@@ -202,6 +203,7 @@ def test_a_suggested_command_works_as_printed(place: Place, words: str) -> None:
     assert done.returncode == 0 and printed in done.stdout, done
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", RUNNING)
 def test_a_suggested_service_starts_as_printed(place: Place, words: str) -> None:
     typed, printed = RUNNING[words]
@@ -243,6 +245,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "expected"), MESSAGES, ids=[words for words, _ in MESSAGES])
 def test_a_printed_command_has_the_data_of_the_command_that_printed_it(place: Place, words: str, expected: str) -> None:
     (place.data.parent / "bad.csv").write_text("name,categoryId\n" + "Rex,x\n" * 101)
@@ -259,6 +262,7 @@ def test_a_printed_command_has_the_data_of_the_command_that_printed_it(place: Pl
     assert done.returncode == 0, done
 
 
+@pytest.mark.thorough
 def test_the_commands_for_postgresql_work_as_printed(tmp_path: Path, postgres: Postgres) -> None:
     petstore = Commands(Server(tmp_path / "data"))
     petstore.server.store, petstore.server.gate = postgres.url(), shared(Redis).url()

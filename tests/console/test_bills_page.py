@@ -87,6 +87,7 @@ def test_another_text_than_a_month_shows_the_current_month(operator: ConsoleClie
     assert "The month is not over" in text_of(page)
 
 
+@pytest.mark.thorough
 def test_a_long_bill_is_shown_page_by_page(server: Server, operator: ConsoleClient) -> None:
     ids = {server.key(environment="staging").id for _ in range(PAGE_SIZE + 1)}
     page = operator.get("/staging/bills")

@@ -282,7 +282,7 @@ def test_revoking_asks_for_confirmation_and_holds_from_the_next_request_on(
     assert status_of(server, secret) == 401
     assert "The key is revoked" in text_of(page)
     assert "Rotate" not in text_of(page)
-    assert "is revoked already" in text_of(operator.submit(f"/live/keys/{key_id}/revoke"))
+    assert "is already revoked" in text_of(operator.submit(f"/live/keys/{key_id}/revoke"))
     assert operator.post(f"/live/keys/{key_id}/rotate", overlap="1h").status_code == 422
 
 

@@ -62,7 +62,7 @@ def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Serv
     assert cells(operator.get(f"/live/animals?q={mark}"), "Id") == [changed]
     again = operator.get(path)
     assert "This import is undone." in text_of(again) and f'action="{path}/undo"' not in again.text
-    assert "is undone already" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
+    assert "is already undone" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
     assert operator.get(path.replace("live", "staging")).status_code == 404
     assert operator.get("/live/animals/imports/%00").status_code == 404
 
@@ -232,6 +232,7 @@ def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> di
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("host", ["own", "cluster"])
 def test_import_is_resumed_after_its_console_stopped(tmp_path: Path, host: Any, kill: bool) -> None:

@@ -29,7 +29,7 @@ policy_of = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(gaps_of, st.lists(limits_of, min_size=1, max_size=3), policy_of)
 def test_decisions_equal_the_naive_model(gaps: list[int], plans: list[Limits], policy: BanPolicy) -> None:
     """Also while the plan of the key changes: what was used stays used."""
@@ -62,7 +62,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(records, limits_of, policy_of, st.integers(0, 999))
 @example(Windows(START - MINUTE + 1, 1, START, 1, 1), Limits(1, 9), BanPolicy(1_000, 1_000, 1), 0)
 @example(Windows(START - MINUTE + 1, 1, START - DAY + 1, 9, 1), Limits(1, 9), BanPolicy(1_000, 1_000, 1), 0)

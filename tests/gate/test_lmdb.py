@@ -59,6 +59,7 @@ def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     use_lmdb(tmp_path, work)
 
 
+@pytest.mark.thorough
 def test_sweeping_keeps_up_with_ever_new_addresses(tmp_path: Path) -> None:
     """With 1/25 of the addresses that the default size of a batch is made for."""
     each_second = 40

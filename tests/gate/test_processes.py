@@ -40,6 +40,7 @@ def test_the_file_grows_and_other_processes_use_the_new_size(tmp_path: Path) -> 
     assert grown.st_blocks * 512 >= grown.st_size > 1024 * 1024
 
 
+@pytest.mark.thorough
 def test_processes_that_grow_the_file_at_the_same_time_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ def test_the_file_does_not_grow_on_behalf_of_a_killed_reader(tmp_path: Path) -> 
     use_lmdb(tmp_path, work, initial_size=SMALL)
 
 
+@pytest.mark.thorough
 def test_a_file_is_readable_while_others_write(tmp_path: Path) -> None:
     many = [(f"key_{number}", Windows(int(NOW * SECOND), 1)) for number in range(100_000)]
     use_lmdb(tmp_path, lambda gate: gate.put_windows(many))

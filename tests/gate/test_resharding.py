@@ -33,6 +33,7 @@ def knows(client: Any, nodes: int) -> bool:
     return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(nodes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["records", "the versions"])
 def test_a_shard_that_left_the_cluster_is_not_asked(tmp_path: Path, what: str) -> None:
     async def work(gate: Gate) -> int:
@@ -81,6 +82,7 @@ def owner(client: Any, slot: int) -> int:
     return next(int(primary[1]) for first, last, primary, *_ in shards if first <= slot <= last)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["records", "the versions"])
 def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> None:
     """Neither by a gate in use, nor by a gate that is opened later and asks it first."""
@@ -103,6 +105,7 @@ def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> N
         GatePlace(tmp_path, cluster_url(cut_off_first)).use(later, REFUSE)
 
 
+@pytest.mark.thorough
 def test_a_shard_that_takes_no_writes_is_down_until_it_does(
     redis_cluster: RedisCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_shard_that_takes_no_writes_is_down_until_it_does(
     assert [record.message for record in caplog.records] == ["shard down", "shard back"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["a record", "the versions"])
 def test_a_slot_that_moves_twice_is_followed(tmp_path: Path, what: str) -> None:
     async def work(gate: Gate) -> None:

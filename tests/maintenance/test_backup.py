@@ -219,6 +219,7 @@ def test_a_file_name_that_is_not_utf_8_can_be_restored_but_not_written(embedded:
     assert (embedded.entries()[0].action, embedded.entries()[0].subject) == ("restore", "odd\ufffd.zip")
 
 
+@pytest.mark.thorough
 def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_path: Path) -> None:
     embedded.server.fill(50_000)
     target = tmp_path / "backup.zip"

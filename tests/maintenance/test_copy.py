@@ -72,6 +72,7 @@ def copied_to(source: Server, target: Server) -> list[dict[str, Any]]:
     return report
 
 
+@pytest.mark.thorough
 def test_a_copy_to_a_cluster_and_back_is_complete(tmp_path: Path) -> None:
     first, cluster, last = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c")
     busy, banned = with_some_data(first)
@@ -112,6 +113,7 @@ def without_animals(server: Server) -> None:
                 by_hand.execute("DELETE FROM pets")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("to", ["own", "cluster"])
 @pytest.mark.parametrize("of", ["own", "cluster"])
 def test_ids_of_removed_animals_are_not_used_again_after_a_copy(tmp_path: Path, of: Host, to: Host) -> None:

@@ -243,7 +243,7 @@ def test_a_link_in_place_of_a_subdirectory_leads_nowhere(tmp_path: Path) -> None
     before = sorted(precious.rglob("*"))
     for name in (data_dir.METRICS, data_dir.STAGE, data_dir.READY):
         (data / name).symlink_to(precious)
-    multiprocess.start_anew(data / data_dir.METRICS)
+    multiprocess.remove_old_numbers(data / data_dir.METRICS)
     with pytest.raises(OSError):
         multiprocess.WorkerMetrics(data / data_dir.METRICS)
     assert data_dir.complete_restore(data) is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 import httpx
+import pytest
 
 from harness.commands import Commands, Processes
 from harness.disks import small_disk
@@ -102,6 +103,7 @@ def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.thorough
 def test_service_starts_and_creates_after_an_import_that_did_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "large.csv"
     file.write_text("name,categoryId\n" + f"{'x' * 250},1\n" * 200_000)

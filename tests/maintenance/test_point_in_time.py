@@ -5,6 +5,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from harness.backends import Postgres, Redis, running, shared
 from harness.commands import Commands
 from harness.served import wait_for
@@ -19,6 +21,7 @@ def documented_settings() -> dict[str, str]:
     return dict(re.findall(r"^([a-z_]+) = '?([^'\n]*?)'?(?: *#.*)?$", section.split("```")[1], re.MULTILINE))
 
 
+@pytest.mark.thorough
 def test_the_database_returns_to_a_moment_before_a_mistake(tmp_path: Path) -> None:
     documented = documented_settings()
     assert documented.keys() == {"archive_mode", "archive_command", "archive_timeout"}

@@ -256,6 +256,7 @@ def complete(data: Path) -> None:
         pass
 
 
+@pytest.mark.thorough
 def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
     old: Commands, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from petstore.maintenance.certificate import certificate_expiry, served_expiry
 from petstore.observability import metrics
 from petstore.observability.metrics import Counter, Gauge, Histogram
 from petstore.observability.monitoring import Monitoring
-from petstore.observability.multiprocess import SIZES, WorkerMetrics, start_anew
+from petstore.observability.multiprocess import SIZES, WorkerMetrics, remove_old_numbers
 from petstore.operations import COUNTED
 from petstore.plans import PLANS
 
@@ -176,6 +176,7 @@ def test_counters_of_a_stopped_worker_stay_and_its_gauges_go(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+@pytest.mark.thorough
 def test_two_hundred_killed_workers_leave_the_files_of_one(tmp_path: Path) -> None:
     """Each is killed without a chance to clean up. The next one goes on with its counters."""
     program = """
@@ -307,19 +308,19 @@ def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> N
     asyncio.run(work())
 
 
-def test_start_anew_removes_numbers_of_an_earlier_run_and_spares_living_workers(tmp_path: Path) -> None:
+def test_numbers_of_an_earlier_run_are_removed_except_those_of_living_workers(tmp_path: Path) -> None:
     async def work() -> None:
         worker = Monitoring(tmp_path, no_node_gauges)
         await scraped(worker)
-        start_anew(tmp_path)
+        remove_old_numbers(tmp_path)
         assert (await scraped(worker)).value("petstore_worker_starts_total") == 1
         await worker.close()
 
     asyncio.run(work())
     (tmp_path / "past").write_bytes(b"of an older version")
-    start_anew(tmp_path)
+    remove_old_numbers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-    start_anew(tmp_path / "missing")
+    remove_old_numbers(tmp_path / "missing")
 
 
 def test_process_metrics_are_those_of_the_process(tmp_path: Path) -> None:

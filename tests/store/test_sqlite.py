@@ -121,7 +121,7 @@ def test_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path)
 
 def test_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "live.db").write_bytes(b"something else entirely, longer than a header" * 50)
-    with pytest.raises(OperatorError, match="not a database of Petstore; restore a backup with `petstore restore"):
+    with pytest.raises(OperatorError, match="not a Petstore database; restore a backup with `petstore restore"):
         StorePlace(tmp_path).use(lambda store: store.database.ping())
 
 

@@ -52,6 +52,7 @@ def test_nothing_is_broken_at_the_level_of_the_specification(server: Server, key
     assert skipped(results) <= needing("limit key")
 
 
+@pytest.mark.thorough
 def test_nothing_is_broken_across_three_nodes(tmp_path: Path) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), *TRUSTED, skews=(0.0,) * 3) as nodes:
         urls = [node.url("", "staging") for node in nodes]

@@ -64,6 +64,7 @@ def test_a_fault_of_a_proxy_is_named(service: Server, fault: type[Fault], check:
     assert f"likely cause: {cause}" in broken(results)[check]
 
 
+@pytest.mark.thorough
 def test_nodes_that_count_in_different_redis_servers_are_named(tmp_path: Path) -> None:
     store = shared(Postgres).url()
     with (
@@ -77,6 +78,7 @@ def test_nodes_that_count_in_different_redis_servers_are_named(tmp_path: Path) -
         assert "likely cause: the addresses do not share a gate" in found[check]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("environment", "skew"), [("live", 30.0), ("staging", 3.0)])
 def test_a_clock_that_is_ahead_is_named(tmp_path: Path, environment: Environment, skew: float) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, skew), workers=1) as nodes:
@@ -85,6 +87,7 @@ def test_a_clock_that_is_ahead_is_named(tmp_path: Path, environment: Environment
     assert f"likely cause: the clock of {urls[1]} is ahead" in found["nodes.same_time"]
 
 
+@pytest.mark.thorough
 def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", workers=2)
     server.program = ["harness.stale_worker"]

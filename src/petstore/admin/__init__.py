@@ -1,1 +1,1 @@
-"""What operators do, shared by the command line and the console."""
+"""The actions of operators, shared by the command line and the console."""

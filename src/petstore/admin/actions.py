@@ -1,6 +1,6 @@
-"""Everything that an operator can do to one environment, for the command line and for the console.
+"""All actions of operators in one environment, for the command line and the console.
 
-Each action writes an audit entry with its actor. A running service obeys from the next request on.
+Each action writes an audit entry with its actor. Changes take effect with the next request.
 """
 
 import math
@@ -33,11 +33,11 @@ from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.wording import counted, when
 
-PETS_MAX = 1_000  # in one action
+PETS_MAX = 1_000  # animals in one action
 
 
 class Admin:
-    """Every method raises OperatorError for an action that is not possible, and Unavailable when the store is away."""
+    """All methods raise OperatorError if the action is not possible, and Unavailable if the store does not respond."""
 
     def __init__(self, store: Store, gate: Gate, actor: str, clock: Callable[[], float]) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Admin:
         limits: Limits | None = None,
         life: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """The key and its secret, of which only the hash is stored. `life` is in seconds."""
+        """Creates a key. Returns it with its secret, of which only the hash is stored. `life` is in seconds."""
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
@@ -69,19 +69,19 @@ class Admin:
         return key, secret
 
     async def update_key(self, key_id: str, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
-        """The changed key. What it has used of its open windows stays used.
+        """Changes a key and returns it. The requests that it has used in its open windows still count.
 
         `base` is the key as the operator saw it. Raises Conflict if the same unit has been changed since.
         """
         return await self._change_key(key_id, "update key", changes, base)
 
     async def suspend_key(self, key_id: str) -> ApiKey:
-        """Refuse the key until it is resumed."""
+        """Suspends a key, which is refused until it is resumed."""
         active = msgspec.structs.replace(await self.key(key_id), suspended=None)
         try:
             return await self._change_key(key_id, "suspend key", KeyChanges(suspended=self._clock()), active)
         except Conflict:
-            raise OperatorError(f"{key_id} is suspended already, so there is nothing to do") from None
+            raise OperatorError(f"{key_id} is already suspended") from None
 
     async def resume_key(self, key_id: str) -> ApiKey:
         key = await self._not_revoked(key_id)
@@ -90,7 +90,10 @@ class Admin:
         return await self._change_key(key_id, "resume key", KeyChanges(suspended=None))
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
-        """The key with this secret, and the end of the secret itself. None when no key of this environment has it."""
+        """Returns the key with this secret, or None if this environment has no such key.
+
+        Also returns when the secret expires, if that differs from the key's expiry.
+        """
         found = await self._store.keys.find(digest_of(secret))
         if found is None:
             return None
@@ -99,22 +102,25 @@ class Admin:
         return key, found.expires if found.expires != key.expires else None
 
     async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str, float]:
-        """The key, its new secret, and when the old secret ends: after `overlap` seconds, or with the key."""
+        """Gives the key a new secret. The old secret works for `overlap` seconds, or until the key expires.
+
+        Returns the key, its new secret, and when the old secret ends.
+        """
         key = await self._not_revoked(key_id)
         now = self._clock()
         if key.state(now) == "expired":
-            raise OperatorError(f"{key_id} is expired: give it a later end, or create a new key")
+            raise OperatorError(f"{key_id} has expired; set a later expiry or create a new key")
         secret = mint(key.environment)
         until = min(now + overlap, key.expires or math.inf)
         entry = self._entry(
             "rotate key", key_id, f"old secret until {when(until)}" if overlap else "old secret ended at once"
         )
-        # Without an overlap 0, not `now`: a node whose clock is behind would accept the old secret for a while.
+        # 0 instead of `now`, because a node whose clock is behind would accept the old secret for a while.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
     async def end_old_secret(self, key_id: str) -> ApiKey:
-        """End the overlap of a rotation: only the new secret works."""
+        """Ends the overlap of a rotation. From now on, only the new secret works."""
         key = await self._not_revoked(key_id)
         until = await self._store.keys.old_secret_until(key_id, self._clock())
         if until is None:
@@ -124,7 +130,7 @@ class Admin:
         return key
 
     async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
-        """The key's audit entries with their numbers, the newest first."""
+        """Returns the key's audit entries with their numbers, the newest first."""
         history: list[tuple[int, AuditEntry]] = []
         before, more = None, True
         while more:
@@ -135,12 +141,15 @@ class Admin:
     async def revoke_key(self, key_id: str) -> ApiKey:
         key = await self.key(key_id)
         if key.revoked is not None:
-            raise OperatorError(f"{key_id} is revoked already, so there is nothing to do")
+            raise OperatorError(f"{key_id} is already revoked")
         await self._store.keys.revoke(key_id, self._entry("revoke key", key_id))
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> AfterBan:
-        """Writes the audit entry first: a crash in between must not leave a lifted ban without an entry."""
+        """Lifts a ban, and returns what the next request of the key meets.
+
+        Writes the audit entry first, so that a crash cannot leave a lifted ban without an entry.
+        """
         key = await self.key(key_id)
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
@@ -161,7 +170,7 @@ class Admin:
         return await self._store.pets.add_by_hand(new, self._entry("add animal", ""))
 
     async def update_pet(self, pet_id: int, changes: PetChanges, base: Pet | None = None) -> Pet:
-        """The changed animal.
+        """Changes an animal and returns it.
 
         `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since.
         """
@@ -174,26 +183,26 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Those of the animals that exist, with this status. Each that had another status gets an audit entry."""
+        """Sets the status of animals, and returns the animals that exist. Each change gets an audit entry."""
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
-        """Remove those of the animals that exist."""
+        """Removes the animals that exist."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
         return await self._store.removals.remove(pet_ids, self._entry("remove animal", ""))
 
     async def count_added(self, query: PetQuery) -> Matching:
-        """How many animals match a query that names an adder."""
+        """Returns how many animals match a query, which must name an adder."""
         await check_adder(self._store, query.added_by)
         return await self._store.pets.matching(query)
 
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Remove the animals that were counted, as far as they still match. Others are not removed.
+        """Removes the animals that `count_added` counted, if they still match. Removes no animals added since.
 
         `removing` is called with the number of animals removed so far.
         """
@@ -201,7 +210,7 @@ class Admin:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restore removed animals as they were: all of them, or none."""
+        """Restores removed animals unchanged. If one of them cannot be restored, restores nothing."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -210,7 +219,7 @@ class Admin:
         return await self._store.removals.restore(pet_ids, self._entry("restore animal", ""))
 
     async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
-        """Restore all animals of a removal that have not been restored, and return their number.
+        """Restores the remaining animals of a removal, and returns their number.
 
         `restoring` is called with the number of animals restored so far.
         """
@@ -220,36 +229,36 @@ class Admin:
         entry = self._entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:
-            raise OperatorError(f"all animals of {removal_id} have been restored already")
+            raise OperatorError(f"all animals of {removal_id} have already been restored")
         return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
         if await self._store.pets.get(pet_id) is not None:
-            return f"animal {pet_id} is in {self._store.environment}: there is nothing to restore"
+            return f"animal {pet_id} has not been removed from {self._store.environment}"
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
-            return f"animal {pet_id} was removed with its import, {by.id}: import {by.name} again"
+            return f"animal {pet_id} was removed when {by.id} was undone; import {by.name} again"
         return f"no animal {pet_id} was removed from {self._store.environment}"
 
     async def begin_import(self, name: str, checked: Checked, repeats: str = "") -> Import:
         """Begins an import of a file that was checked, or joins the running import of the same bytes.
 
-        Returns an import that is `done` if the same bytes were imported before, unless its id is `repeats`: the caller
-        asks the operator whether to repeat it.
+        If the same bytes were imported before, returns that import, which is `done`, so that the caller can ask the
+        operator whether to repeat it. To repeat it, pass its id as `repeats`.
         """
-        shown = name.encode(errors="replace").decode()  # a file's name need not be UTF-8
+        shown = name.encode(errors="replace").decode()  # the name of a file may not be valid UTF-8
         begun = await self._store.imports.begin(checked.sha256, checked.animals, self._entry("import", shown), repeats)
         if begun.total != checked.animals:  # the same bytes in another format
             raise OperatorError(
                 f"{begun.id} imports the same content as {counted(begun.total, 'animal')},"
-                f" not {checked.animals:,}: use the same --format"
+                f" not {checked.animals:,}; use the same --format"
             )
         return begun
 
     async def import_pets(
         self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
     ) -> Import:
-        """Adds the remaining animals of a file to an import. Other processes can do the same at the same time.
+        """Adds the remaining animals of a file to an import. Several processes can do this at the same time.
 
         `adding` is called with the number of the file's animals that are in the catalogue. Raises OperatorError if
         another operator undoes the import. If this fails or is cancelled, importing the same file resumes the import.
@@ -267,7 +276,7 @@ class Admin:
         return found
 
     async def _add_rest(self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None]) -> None:
-        """Adds chunks until the import has all animals of the file, or is undone."""
+        """Adds chunks until the import is complete or another operator undoes it."""
         imports, size = self._store.imports, self._store.database.bounds.import_chunk
         place = begun.added
         adding(place)
@@ -287,7 +296,7 @@ class Admin:
     async def earlier_import(self, sha256: str) -> Import | None:
         """Returns the running import of these bytes, or else the newest that is done.
 
-        Raises OperatorError on a full disk.
+        Raises OperatorError if the disk is nearly full.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
@@ -295,7 +304,7 @@ class Admin:
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
         """Removes the animals of an import that no operator has changed since. Resumes an interrupted undo.
 
-        `removed` of the result does not count animals that were removed by hand before.
+        The result's `removed` does not count animals that an operator removed before the undo.
         `removing` is called with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)
@@ -304,7 +313,7 @@ class Admin:
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
-            raise OperatorError(f"{import_id} is undone already: {counts.removed:,} removed, {counts.kept:,} kept")
+            raise OperatorError(f"{import_id} is already undone: {counts.removed:,} removed, {counts.kept:,} kept")
         return counts._replace(removed=counts.removed - gone)
 
     async def _import(self, import_id: str) -> Import:
@@ -316,16 +325,16 @@ class Admin:
     # Operators
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
-        """The operator and the token, of which only the hash is stored."""
+        """Adds an operator. Returns the operator and the token, of which only the hash is stored."""
         operator, token = new_operator(name, self._clock(), role), mint_token()
         if not await self._store.operators.add(operator, digest_of(token), self._entry("add operator", name, role)):
-            raise OperatorError(f"the operator {name} exists already; revoke that one first")
+            raise OperatorError(f"operator {name} already exists; revoke it first")
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
         entry = self._entry("set role", name)
         if not is_operator_name(name) or not await self._store.operators.set_role(name, role, entry):
-            raise OperatorError(f"there is no operator {name}")
+            raise OperatorError(f"there is no active operator {name}")
 
     async def revoke_operator(self, name: str) -> None:
         entry = self._entry("revoke operator", name)
@@ -358,7 +367,7 @@ class Admin:
 
 
 async def check_adder(store: Store, name: str) -> None:
-    """Raises OperatorError when no key, import or operator has this name, and Unavailable."""
+    """Raises OperatorError if no key, import or operator has this name, and Unavailable."""
     if not await store.pets.is_adder(name):
         raise OperatorError(
             f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
@@ -373,7 +382,7 @@ def added_in_words(query: PetQuery) -> str:
 
 
 def checked_pet(pet: NewPet) -> NewPet:
-    """Raises OperatorError when an animal does not meet the rules for a new one."""
+    """Returns the animal if it is valid as a new animal. Raises OperatorError otherwise."""
     try:
         return new_pet(msgspec.to_builtins(pet))
     except InvalidBody as error:
@@ -385,7 +394,7 @@ def described_import(found: Import) -> str:
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
-    """The newest entry that `store.audit.find` finds. Raises Unavailable."""
+    """Returns the newest audit entry that matches, or None. Takes the arguments of `Audit.find`. Raises Unavailable."""
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, **wanted)

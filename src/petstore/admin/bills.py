@@ -1,4 +1,4 @@
-"""Bills: what each key was admitted for in a time span, as a table and as rows of a CSV file."""
+"""Bills: the admitted requests of each key in a time span, for tables and CSV files."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class BilledKey(NamedTuple):
     key_id: str
     name: str
     environment: Environment
-    plan: Plan | None  # None for a key that is unknown again after a restore
+    plan: Plan | None  # None if the key is missing, for example after a restore
     operations: Counter[OperationName]
 
     @property
@@ -29,13 +29,13 @@ class BilledKey(NamedTuple):
         return self.operations.total()
 
     def csv_row(self) -> list[str | int]:
-        """The cells of CSV_COLUMNS."""
+        """Returns the values of CSV_COLUMNS."""
         about = (self.key_id, as_cell(self.name), self.environment, self.plan or "")
         return [*about, self.admitted, *(self.operations[each] for each in BILLED)]
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Every key of an environment, the most admitted first. Raises Unavailable."""
+    """Returns every key of an environment, ordered by admitted requests, most first. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

@@ -26,12 +26,12 @@ class Bars(NamedTuple):
         return [sum(bar) for bar in zip(*self.requests.values(), strict=True)]
 
     def sum_of(self, *classes: ResponseClass) -> int:
-        """The requests of these classes in all bars; without an argument, of all classes."""
+        """Returns the number of requests in these classes, or in all classes if none is given."""
         return sum(self.sums[each] for each in classes or RESPONSE_CLASSES)
 
 
 async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
-    """The requests of all keys, and those without a valid key. Raises Unavailable."""
+    """Returns the requests of all keys, and those without a valid key. Raises Unavailable."""
     rows = await usage.totals(interval=span.total_interval, since=span.since(now))
     return bars_of(rows, span.bars(now, span.bar), span.bar)
 
@@ -39,7 +39,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """The requests of each of these keys, or those for one operation. Raises Unavailable."""
+    """Returns the requests of each of these keys, for one operation or for all. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
@@ -49,7 +49,7 @@ async def key_bars(
 
 
 def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
-    """Each row added to the bar that contains its start; rows outside of all bars are left out."""
+    """Adds each row to the bar that contains its start. Ignores rows outside all bars."""
     bars: list[Counter[Measure]] = [Counter() for _ in starts]
     sums: Counter[Measure] = Counter()
     for start, measure, count in rows:
@@ -63,7 +63,10 @@ def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds
 
 
 def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
-    """What a bar shows. An error can be in a later bar than its admission, so OK could otherwise be negative."""
+    """Returns the requests of a bar by class.
+
+    `ok` is at least 0, because an error can be counted in a later bar than its admission.
+    """
     ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
     return {
         "ok": ok + measures["anonymous_ok"],

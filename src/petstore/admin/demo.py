@@ -1,6 +1,6 @@
 """The data of `petstore serve --demo`: animals, keys of every plan, a day of usage and some audit entries.
 
-The data are the same each time, apart from the ids and the secrets of keys. The times count back from now.
+The data is the same each time, except for the ids and secrets of keys. All times are relative to now.
 """
 
 import csv
@@ -47,7 +47,7 @@ CODES: dict[KeyMeasure, str] = {
     "server_error": "unavailable",
 }  # fmt: skip
 
-# The category → names of its animals: dogs, cats, rabbits, birds, fish, turtles.
+# The names of animals by category: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
     1: ("Rex", "Bella", "Max", "Luna", "Bruno", "Daisy", "Rocky", "Molly", "Buddy", "Sadie", "Toby", "Frida", "Argos"),
     2: ("Misty", "Felix", "Cleo", "Simba", "Nala", "Tiger", "Minka", "Oscar", "Pumpkin", "Smokey", "Mia", "Salem"),
@@ -56,7 +56,7 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated: more dogs and cats than turtles
+CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated; there are more dogs and cats than turtles
 
 # The share of each measure. Errors are part of `admitted`.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
@@ -66,7 +66,7 @@ ABUSIVE: Mix = {("listPets", "admitted"): 0.5, ("listPets", "refused"): 0.4, ("l
 
 
 class _Key(NamedTuple):
-    """A key: its age in days, its requests in the busiest hour of live, and what they are."""
+    """A key. `age` is in days, and `per_hour` is the number of requests in the busiest hour of live."""
 
     name: str
     plan: Plan
@@ -102,23 +102,23 @@ def _keys() -> tuple[_Key, ...]:
 
 
 def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) -> Mix:
-    """A share of the requests, in equal parts."""
+    """Divides a share of the requests equally among operations."""
     return {(name, measure): share / len(operations) for name in operations}
 
 
 async def has_data(store: Store) -> bool:
-    """Raises Unavailable."""
+    """Returns whether the store has keys, animals or audit entries. Raises Unavailable."""
     keys, found = await store.keys.page(limit=1), await store.pets.newest(PetQuery(), limit=1)
     return bool(keys or found.pets or (await store.audit.find(limit=1)).entries)
 
 
 async def is_demo(store: Store) -> bool:
-    """Whether `fill` has filled the store, to its end. Raises Unavailable."""
+    """Returns whether `fill` has filled the store completely. Raises Unavailable."""
     return await newest_entry(store, actor=DEMO_ACTOR, action="create key") is not None
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fill both environments, and return the secret of a new free key of each. Raises Unavailable."""
+    """Fills both environments. Returns the secret of a new free key for each. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
@@ -126,7 +126,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
             return Admin(store, gate, actor, lambda: now - days_ago * DAY)
 
-        # In the order of their times: the audit log lists its entries in the order in which they were written.
+        # Actions run in chronological order, because the audit log lists entries in the order of writing.
         ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
         await admin(0.3).suspend_key(ids["Price comparison"])
@@ -142,7 +142,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
 
 
 async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
-    """The ids of the keys by their names."""
+    """Adds the keys. Returns their ids by name."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
@@ -176,7 +176,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
 
 
 def _animal(number: int, count: int) -> NewPet:
-    """Animals that were added first are sold more often."""
+    """Returns an animal. Animals that were added earlier are more often sold."""
     category = CATEGORIES[number % len(CATEGORIES)]
     names = NAMES[category]
     status: PetStatus = "available"
@@ -188,7 +188,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """The day of each key: it began with the usage, so that today's use is what the charts of the day show."""
+    """Returns the day window of each key. It begins with the usage, so that it matches the charts of the day."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -197,7 +197,7 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
 
 
 def _error(row: OperationUsage, environment: Environment) -> RecentError:
-    """One of the requests of a row."""
+    """Returns an error for one of the requests in a row."""
     path = next(each.path for each in OPERATIONS if each.name == row.operation)
     code = CODES[row.measure]
     if row.measure == "client_error" and path.endswith("}"):
@@ -208,7 +208,7 @@ def _error(row: OperationUsage, environment: Environment) -> RecentError:
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
-    """The start and the seconds of each interval of the charts' day, oldest first: the last hour in minutes."""
+    """Yields the start and length of each interval in the last day, oldest first. The last hour is in minutes."""
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
     for start in range(SPANS["day"].since(now), last_hour // QUARTER * QUARTER, QUARTER):
@@ -224,7 +224,7 @@ def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, 
             continue
         for number, ((operation, measure), part) in enumerate(key.mix.items()):
             if measure == "refused" and load < 0.7:
-                continue  # the key stays within its limits at night
+                continue  # at night, the key stays within its limits
             requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
                 yield OperationUsage(key_id, start, measure, requests, operation)
@@ -238,10 +238,10 @@ def _anonymous_usage(start: int, seconds: int, share: float) -> Iterator[TotalUs
 
 
 def _load(start: int) -> float:
-    """From 0 to 1, by the time of day: least at 3:00 UTC, most at 15:00."""
+    """Returns the load at a time of day, from 0 to 1. It is lowest at 3:00 UTC and highest at 15:00."""
     return 0.1 + 0.8 * (1 - math.cos(2 * math.pi * (start / HOUR - 3) / 24)) / 2
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounded up as often as the fraction says, so that few requests an hour are not lost in minutes."""
+    """Rounds up in proportion to the fraction, so that a few requests per hour are not lost in minutes."""
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -1,4 +1,4 @@
-"""The state of keys at a moment: what the store and the gate together say of them."""
+"""The current status of keys, from the store and the gate."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from petstore.rate_limits import ADMITTED, SECOND, BanPolicy, Window, Windows, a
 from petstore.store import Store
 from petstore.wording import when
 
-BATCH = 1_000  # keys that the gate is asked for at once
+BATCH = 1_000  # keys per call to the gate
 
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
@@ -21,7 +21,7 @@ KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
-    """A key, its state, and what it has used of its open windows. `banned_until` is in Unix seconds."""
+    """A key, its state, and its requests in the open windows. `banned_until` is in Unix seconds."""
 
     key: ApiKey
     state: KeyState
@@ -31,10 +31,10 @@ class KeyStatus(NamedTuple):
 
 
 class AfterBan(NamedTuple):
-    """What the next request of a key meets once its ban is lifted."""
+    """The outcome of a key's next request after its ban is lifted."""
 
     state: KeyState
-    used_up: Window | None  # the limit that still refuses it
+    used_up: Window | None  # the limit that still refuses the request
     admitted_from: int  # Unix seconds
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class AfterBan(NamedTuple):
         return f"Its limit per {self.used_up} is used up: the next request is admitted from {when(self.admitted_from)}."
 
 
-# The order of each list, least first. Python's sort is stable, so equal keys stay newest first.
+# The sort key of each order. Python's sort is stable, so equal keys stay newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -55,20 +55,20 @@ ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
 
 
 async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeyStatus]:
-    """The status of each of some hundred keys, in the same order. Raises Unavailable."""
+    """Returns the status of each key, in the same order. Pass at most BATCH keys. Raises Unavailable."""
     found: list[KeyStatus] = []
     for key, record in zip(keys, await gate.windows([key.id for key in keys]), strict=True):
         seen = used(record, int(now * SECOND))
         banned_until = seen.banned_until / SECOND if seen.banned_until else None
         state: KeyState = key.state(now)
-        if state == "active" and banned_until is not None:  # a ban matters while the key would be admitted without it
+        if state == "active" and banned_until is not None:  # other states hide a ban
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
 
 
 async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
-    """None while the gate does not respond. What the store says of the key is known all the same."""
+    """Returns the status of a key, or None if the gate does not respond."""
     with contextlib.suppress(Unavailable):
         (status,) = await statuses(gate, [key], now)
         return status
@@ -76,7 +76,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """`windows` are those of the ban."""
+    """Returns the outcome of the key's next request if its ban is lifted. `windows` still has the ban."""
     _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
     if decision.outcome is ADMITTED:
         return AfterBan(key.state(now), None, int(now))
@@ -84,7 +84,7 @@ def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """The bans in force, the last to end first. None: no store has the key, for example since a restore.
+    """Returns the active bans with their keys, the last to end first. A key can be missing after a restore.
 
     Raises Unavailable.
     """
@@ -99,14 +99,14 @@ async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
-    """Up to `limit` keys; `before` is the last key of the previous page. Raises Unavailable."""
+    """Returns up to `limit` keys. `before` is the last key of the previous page. Raises Unavailable."""
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # the gate has the bans, not the store
+    if state in ("active", "banned"):  # bans are in the gate, not in the store
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     keys: list[ApiKey] = []
     for store in stores:
-        if sort == "usage":  # the gate has it, so every key is read
+        if sort == "usage":  # usage is in the gate, so all keys must be read
             keys += await store.keys.search(query, now=now, after=before, limit=INT64_MAX)
         else:
             keys += await store.keys.search(query, now=now, sort=sort, after=before, limit=limit)

@@ -1,4 +1,4 @@
-"""Animals in files: reads .jsonl, .csv and .json, writes .jsonl and .csv, for the command line and the console."""
+"""Reads animals from .jsonl, .csv and .json files, and writes them to .jsonl and .csv files."""
 
 import asyncio
 import csv
@@ -13,11 +13,11 @@ from petstore.admin.pet_texts import COLUMNS, ORIGIN_COLUMNS
 from petstore.errors import OperatorError
 from petstore.pets import NewPet, Origin, Page
 
-BATCH = 2_000  # rows that are read at once
-LISTED_MAX = 100  # bad rows in a message
-BAD_ROWS_MAX = 10_000  # after which checking stops
-COLUMNS_LISTED_MAX = 10  # unknown columns in a message
-MARK = 16  # bytes of a digest that are kept for each BATCH: 100 GiB of animals have some 30 MiB of them
+BATCH = 2_000  # rows read at once
+LISTED_MAX = 100  # bad rows listed in a message
+BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
+COLUMNS_LISTED_MAX = 10  # unknown columns listed in a message
+MARK = 16  # bytes of a digest kept per BATCH; a file of 100 GiB needs about 30 MiB
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -25,7 +25,7 @@ ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "cs
 
 
 def format_of(name: str, among: Sequence[Format] = FORMATS) -> Format:
-    """The format of a file by its name. Raises OperatorError."""
+    """Returns the format of a file by its name. Raises OperatorError if the name has an unknown ending."""
     for ending, chosen in ENDINGS.items():
         if name.lower().endswith(ending) and chosen in among:
             return chosen
@@ -34,17 +34,17 @@ def format_of(name: str, among: Sequence[Format] = FORMATS) -> Format:
 
 
 class Checked(NamedTuple):
-    """What the first reading of a file has found."""
+    """The result of checking a file."""
 
     animals: int
-    bad_rows: int  # with BAD_ROWS_MAX of them, the rest of the file was not read
-    sha256: str  # of its bytes
-    marks: bytes  # the first bytes of a digest after each BATCH of rows: of the blocks that were read until then
-    unknown_columns: list[str]  # of a .csv file, which are ignored
+    bad_rows: int  # at BAD_ROWS_MAX, the rest of the file was not read
+    sha256: str  # of the whole file
+    marks: bytes  # after each BATCH of rows, the first bytes of the digest of all blocks read so far
+    unknown_columns: list[str]  # columns of a .csv file that are ignored
 
     @property
     def warning(self) -> str:
-        """A sentence about unknown columns, or nothing if there are none."""
+        """A warning about unknown columns, or an empty string."""
         names = ", ".join(map(quoted, self.unknown_columns[:COLUMNS_LISTED_MAX]))
         if len(self.unknown_columns) > COLUMNS_LISTED_MAX:
             names += " …"
@@ -53,13 +53,13 @@ class Checked(NamedTuple):
 
 
 class PetFile:
-    """The rows of a file that can be read twice: first it is checked whole, then its animals are added.
+    """A file of animals. It is read twice: first to check all rows, then to add the animals.
 
-    Other tasks run while it is read: each step takes at most one block or BATCH rows, in a thread.
+    Each step reads at most one block or BATCH rows in a thread, so that it does not block the event loop.
     """
 
     def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
-        """Without a format, the name tells it. Raises OperatorError for a name that does not."""
+        """The format defaults to that of the name. Raises OperatorError if the name has an unknown ending."""
         self._name = name
         self._rows_of = {"jsonl": jsonl_rows, "csv": csv_rows, "json": json_rows}[written_as or format_of(name)]
         self._source = source
@@ -67,7 +67,7 @@ class PetFile:
     async def read(
         self, bad: Callable[[int, str], None], progress: Callable[[int], None] = lambda position: None
     ) -> Checked:
-        """Reads the file up to BAD_ROWS_MAX bad rows. `bad` is called with the line and the fault of each.
+        """Reads the file, and stops after BAD_ROWS_MAX bad rows. `bad` is called with the line and the fault of each.
 
         `progress` is called with the number of bytes read so far.
         """
@@ -87,9 +87,9 @@ class PetFile:
         return Checked(rows - bad_rows, bad_rows, reading.digest.hexdigest(), bytes(marks), reading.unknown_columns)
 
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
-        """Reads all of the file, of which every row must be good.
+        """Checks the whole file.
 
-        Raises OperatorError if any row is bad, or if there is no row. The message lists up to LISTED_MAX bad rows.
+        Raises OperatorError if any row is bad, or if there are no rows. The message lists up to LISTED_MAX bad rows.
         """
         listed: list[str] = []
 
@@ -100,10 +100,10 @@ class PetFile:
         checked = await self.read(bad, progress)
         if checked.bad_rows:
             more = checked.bad_rows - len(listed)
-            hint = f"\n  and {more:,} more, which `petstore pets import FILE --dry-run` lists" if more else ""
+            hint = f"\n  and {more:,} more; `petstore pets import FILE --dry-run` lists them" if more else ""
             counted = f"{checked.bad_rows:,} bad {'row' if checked.bad_rows == 1 else 'rows'}"
-            stopped = ", where checking stopped" if checked.bad_rows == BAD_ROWS_MAX else ""
-            raise OperatorError(f"{self._name}: {counted}{stopped}, so nothing was imported" + "".join(listed) + hint)
+            stopped = "checking stopped after " if checked.bad_rows == BAD_ROWS_MAX else ""
+            raise OperatorError(f"{self._name}: {stopped}{counted}, so nothing was imported" + "".join(listed) + hint)
         if not checked.animals:
             raise OperatorError(f"no animals in {self._name}")
         return checked
@@ -111,8 +111,8 @@ class PetFile:
     async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
         """Yields all animals in batches, each with the number of animals before it.
 
-        Raises OperatorError if the file has changed: no batch is returned before its bytes are known to be those that
-        were checked.
+        Raises OperatorError if the file has changed since it was checked. Verifies the bytes of each batch before it
+        yields the batch.
         """
         reading = Reading(self._source)
         first, pets, place = 0, list[NewPet](), 0
@@ -131,7 +131,7 @@ class PetFile:
         yield first, pets
 
     async def _steps(self, reading: Reading) -> AsyncIterator[list[Row]]:
-        """Yields all rows, good or bad, in steps. After each BATCH of rows, a step ends."""
+        """Yields all rows, good or bad, in steps. A step also ends after each BATCH of rows."""
         rows = iter(self._rows_of(reading))
         count, ended = 0, False
         while not ended:
@@ -160,10 +160,10 @@ async def write_pets(
     progress: Callable[[int], None] = lambda count: None,
     origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
-    """The number of animals written. `progress` is called with it after each page. Raises Unavailable and OSError.
+    """Writes animals to a file and returns their number. Raises Unavailable and OSError.
 
-    `page_after` returns up to BATCH animals behind an id, and none only at the end. With `origins`, the file also says
-    who added each animal, and when.
+    `page_after` returns a page of animals with higher ids than its argument. `progress` is called with the number of
+    animals after each page. With `origins`, the file also says who added each animal, and when.
     """
     after, count, more = 0, 0, True
     columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS
@@ -184,11 +184,11 @@ async def write_pets(
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
-        await asyncio.sleep(0)  # other tasks of the event loop go on; SQLite's pages come without waiting
+        await asyncio.sleep(0)  # lets other tasks run, because reads from SQLite never wait
     return count
 
 
 def origin_members(origin: Origin | None) -> dict[str, str | int | None]:
-    """Of an animal, by the names of ORIGIN_COLUMNS. None: the animal has been removed meanwhile."""
+    """Returns the values of ORIGIN_COLUMNS by name. `origin` is None if the animal has just been removed."""
     values = (origin.adder.name if origin.adder else None, origin.at) if origin else (None, None)
     return dict(zip(ORIGIN_COLUMNS, values, strict=True))

@@ -1,6 +1,6 @@
-"""Rows of .jsonl, .csv and .json files: each is an animal or the reason why it is not.
+"""Reads the rows of .jsonl, .csv and .json files. A row is an animal, or the reason why it is invalid.
 
-A file is read in blocks. Each reader also yields None after a block, so that a block without rows ends a step.
+A file is read in blocks. Each reader yields None after a block, so that a step ends even if a block has no rows.
 """
 
 import codecs
@@ -21,16 +21,16 @@ from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
-LINE_MAX = 64 * 1024  # bytes; a longer line is cut after one byte more
-DELIMITERS = ",;\t"  # of a .csv file: spreadsheets write the one of their language
+LINE_MAX = 64 * 1024  # bytes; of a longer line, one byte more is kept
+DELIMITERS = ",;\t"  # of .csv files; spreadsheets choose one by locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # characters of a file in a message
-COMPARED_MAX = 100  # names that are compared with the known ones
-Row = tuple[int, NewPet | str]  # the number of the line, and the animal or the fault
+SHOWN_MAX = 60  # characters of a file that a message shows
+COMPARED_MAX = 100  # names that are checked for misspellings
+Row = tuple[int, NewPet | str]  # the line number, and the animal or the fault
 
 
 class Reading:
-    """One reading of a file from its beginning: the blocks, and what is known of those read so far."""
+    """Reads a file once from the beginning, in blocks, and collects facts about the blocks read so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -46,7 +46,7 @@ class Reading:
             yield block
 
     def lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the lines that end in each block, with the number of the first. A long line is cut."""
+        """Yields the lines that end in each block, with the number of the first line. Truncates long lines."""
         number, rest = 1, b""
         for block in self:
             *lines, rest = (rest + block).split(b"\n")
@@ -72,7 +72,7 @@ def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def json_rows(reading: Reading) -> Iterator[Row | None]:
-    """The rows of one array of objects. The line of a row is the one where its object begins."""
+    """Yields the rows of an array of objects. The line of a row is the line where its object begins."""
     try:
         for element in array_elements(reading):
             if element is None:
@@ -89,7 +89,7 @@ def json_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def csv_rows(reading: Reading) -> Iterator[Row | None]:
-    """A row takes one line, since a name has no line break. So a quote that is not closed hides no other row."""
+    """Yields one row per line. Names contain no line breaks, so an unclosed quote affects only its own line."""
     names: list[str] = []
     delimiter = ""
     for first, lines in reading.lines():
@@ -98,7 +98,7 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
                 continue
             try:
                 text = _text_of(line, number, "save the file as CSV UTF-8")
-                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one of the header line
+                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one in the header line
                 values = next(csv.reader([text], strict=True, delimiter=delimiter), [])
                 if names:
                     yield number, _pet_of_values(names, values)
@@ -107,7 +107,7 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
                     names = values
                     reading.unknown_columns = [name for name in names if _spelling(name) not in _EXPECTED]
             except (OperatorError, csv.Error) as error:
-                said = "not valid CSV, where each row takes one line: " if isinstance(error, csv.Error) else ""
+                said = "not valid CSV (each row must be on one line): " if isinstance(error, csv.Error) else ""
                 yield number, f"{said}{error}"
                 if not names:
                     return
@@ -117,14 +117,14 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def _text_of(line: bytes, number: int, remedy: str) -> str:
-    """Raises OperatorError."""
+    """Returns a line as text. Raises OperatorError if it is too long or not valid UTF-8."""
     if len(line) > LINE_MAX:
-        raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; one animal a line")
+        raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; write one animal per line")
     return _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, remedy)
 
 
 def _decoded(content: bytes, remedy: str) -> str:
-    """Raises OperatorError."""
+    """Raises OperatorError if the content is not valid UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -133,7 +133,7 @@ def _decoded(content: bytes, remedy: str) -> str:
 
 
 def _check_header(names: list[str], line: str) -> None:
-    """Raises OperatorError for a misspelled column, which would otherwise be ignored."""
+    """Raises OperatorError if a column is missing, repeated or misspelled. Unknown columns are ignored."""
     for name in IMPORTED:
         if [_spelling(each) for each in names].count(_spelling(name)) > 1:
             raise OperatorError(f"the header line has {name} more than once")
@@ -144,12 +144,12 @@ def _check_header(names: list[str], line: str) -> None:
         expected = f"the first line must be {','.join(IMPORTED)}, not {quoted(line.strip())}"
         raise OperatorError(f"the header line is missing: {expected}")
     if missing:
-        raise OperatorError(f"the header line lacks {' and '.join(missing)}")
+        raise OperatorError(f"the header line has no {' and '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=16)  # usually, all rows of a file have the same members
+@functools.lru_cache(maxsize=16)  # all rows of a file usually have the same members
 def _misspelled(names: tuple[str, ...]) -> str:
-    """Returns a name that is probably a known one in another spelling, and asks whether that is meant."""
+    """Returns a probably misspelled name with a suggestion, or an empty string if there is none."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
     for name in IMPORTED:
         similar = [each for each in unknown if _spelling(each) == _spelling(name)]
@@ -161,16 +161,16 @@ def _misspelled(names: tuple[str, ...]) -> str:
 
 
 def _spelling(name: str) -> str:
-    """Returns what is the same in categoryId, CATEGORY_ID and "category id"."""
+    """Normalises a name, so that categoryId, CATEGORY_ID and "category id" are equal."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# Columns that are read, columns of an export that are ignored, and columns without a name, which spreadsheets leave.
+# The columns that are read, the columns of an export that are ignored, and unnamed columns, which spreadsheets add.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
 def _pet_of_json(content: bytes, noun: str) -> NewPet:
-    """Raises OperatorError."""
+    """Parses a new animal. Raises OperatorError. `noun` names the content in messages."""
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:
@@ -192,7 +192,7 @@ def _members_of(content: bytes) -> dict[str, Any]:
 
 
 def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
-    """Raises OperatorError."""
+    """Returns the animal in a row of CSV. Raises OperatorError."""
     if len(values) > len(names):
         raise OperatorError(f"there are more values than the {len(names)} columns of the header line")
     texts = dict(zip(names, values, strict=False))
@@ -203,7 +203,7 @@ def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
 
 
 def _explained(error: InvalidBody, members: Mapping[str, Any]) -> str:
-    """Returns the message with the values that are not valid, and with a member that may be misspelled."""
+    """Returns the message with the invalid values, and with a suggestion for a misspelled member."""
     faults = faults_of(members) if members else {}
     if not faults:
         return str(error)
@@ -223,5 +223,5 @@ def _reason(name: str, fault: str, members: Mapping[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Returns the beginning of a text from a file, as a message shows it."""
+    """Quotes the beginning of a text from a file, for a message."""
     return f'"{printable(text[:SHOWN_MAX])}{"…" if len(text) > SHOWN_MAX else ""}"'

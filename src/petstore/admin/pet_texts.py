@@ -1,4 +1,4 @@
-"""An animal as texts, which rows of CSV and forms have."""
+"""Converts animals to and from texts, for CSV rows and forms."""
 
 import re
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ import msgspec
 
 from petstore.pets import NewPet, Pet, new_pet
 
-COLUMNS = Pet.__struct_encode_fields__  # of an exported animal: the names of its members
-IMPORTED = NewPet.__struct_encode_fields__  # of an animal to be added: the catalogue assigns the id
-ORIGIN_COLUMNS = ("added_by", "added_at")  # of an exported animal, on request; an import ignores them
-NUMBERS = ("categoryId",)  # those of IMPORTED that are whole numbers; the others are texts
+COLUMNS = Pet.__struct_encode_fields__  # of an exported animal
+IMPORTED = NewPet.__struct_encode_fields__  # of an animal to add, which has no id yet
+ORIGIN_COLUMNS = ("added_by", "added_at")  # optional in an export; an import ignores them
+NUMBERS = ("categoryId",)  # the columns of IMPORTED that are whole numbers
 _WHOLE_NUMBER = re.compile(" *-?[0-9]{1,19} *").fullmatch
 
 
 def pet_of_texts(texts: Mapping[str, str]) -> NewPet:
-    """From texts by the names of the members. An empty text is no value. Raises InvalidBody."""
+    """Returns the animal with these texts by column. An empty text counts as missing. Raises InvalidBody."""
     return new_pet(members_of_texts(texts))
 
 
@@ -29,6 +29,6 @@ def members_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of_pet(pet: Pet) -> dict[str, str]:
-    """The texts by the names of the members. A member without a value has an empty text."""
+    """Returns the texts of an animal by column. A missing value is an empty text."""
     values = zip(COLUMNS, msgspec.structs.astuple(pet), strict=True)
     return {name: "" if value is None else str(value) for name, value in values}

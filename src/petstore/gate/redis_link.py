@@ -192,7 +192,7 @@ class Sentinels:
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Asks the Sentinels in turn, starting with the one that answered last.
+        """Asks the Sentinels in turn, starting with the Sentinel that answered last.
 
         Raises Unavailable if no Sentinel knows a primary that is up.
         """

@@ -1,7 +1,7 @@
 """Backup and restore of a data directory. A backup contains both environments, and can be made while the service runs.
 
 A backup does not include the gate, so its counters start at zero after a restore. For PostgreSQL and Redis, this module
-only shows the commands of their own tools.
+only shows which of their tools to run.
 """
 
 import calendar
@@ -131,7 +131,7 @@ def back_up(
                 archive.write(target, work, manifest, progress)
         if verified:
             try:
-                verify(target, beside=True)
+                verify(target, next_to_backup=True)
             except PetstoreError:
                 target.unlink()
                 raise
@@ -171,13 +171,13 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     return Restored(manifest, kept, unreadable)
 
 
-def verify(source: Path, *, beside: bool = False) -> Manifest:
+def verify(source: Path, *, next_to_backup: bool = False) -> Manifest:
     """Verifies that a backup can be restored. Raises OperatorError.
 
-    Extracts it to the system's temporary directory or, if `beside`, next to the backup. The former may be in memory.
+    Extracts it to the system's temporary directory, which may be in memory, or next to the backup.
     """
     manifest = _read_manifest(source)
-    with _work_directory(source) if beside else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
+    with _work_directory(source) if next_to_backup else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
         _check_space(Path(work), str(work), manifest)
         archive.unpack(source, manifest, Path(work), lambda _: None)
         for member in manifest.members:

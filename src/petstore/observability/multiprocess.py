@@ -102,7 +102,7 @@ def last_sign_of_life(directory: Path) -> float | None:
     return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
 
 
-def start_anew(directory: Path) -> None:
+def remove_old_numbers(directory: Path) -> None:
     """Removes the numbers of an earlier run, unless workers of another service use the directory. Raises OSError."""
     if is_directory(directory):
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):

@@ -1,4 +1,4 @@
-"""The store of one environment: a database, and one class for each noun that is given it; opening by URL."""
+"""The store of one environment: a database with one class per noun. Opens stores by URL."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ from petstore.store.usage import Usage
 
 
 class Store(NamedTuple):
-    """Every method of each noun raises Unavailable when the database cannot answer."""
+    """All methods raise Unavailable if the database does not respond."""
 
     database: Database
     pets: Pets
@@ -48,25 +48,22 @@ def store_on(db: Database) -> Store:
 
 
 class StorePolicy(NamedTuple):
-    """What the operator may set for PostgreSQL. `serving`: the callers are clients, not an operator.
-
-    Without `migrate`, a store that does not exist or has an older schema is refused, and nothing is created.
-    """
+    """How to open stores. `pool_size`, `pgbouncer` and `serving` apply to PostgreSQL only."""
 
     pool_size: int = 8
     pgbouncer: bool = False
-    serving: bool = False
-    migrate: bool = True
+    serving: bool = False  # whether the calls come from clients, not from an operator
+    migrate: bool = True  # False refuses a store that is missing or has an older schema, and creates nothing
     bounds: Bounds = Bounds()
 
 
 def open_stores(
     url: str | None, data: Path, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> dict[Environment, Store]:
-    """The stores behind a URL; without one, SQLite files in the data directory. To be called inside the event loop.
+    """Opens the stores at a URL or, without a URL, the SQLite files in the data directory.
 
-    Raises OperatorError for a URL that it cannot understand, or for a store that another version has written; then
-    nothing is left open.
+    Must be called inside the event loop. Raises OperatorError if the URL is invalid or if this version cannot use the
+    store, and leaves nothing open.
     """
     databases: Sequence[Database]
     if url is None:
@@ -84,16 +81,16 @@ def open_stores(
 
 
 async def close_stores(stores: Iterable[Store]) -> None:
-    """Close stores that were opened together: no connection is closed while one of them has a write in flight."""
+    """Closes stores that were opened together. Waits for the writes of all of them before it closes a connection."""
     databases = [store.database for store in stores]
     await asyncio.gather(*(db.drain() for db in databases))
     await asyncio.gather(*(db.close() for db in databases))
 
 
 def check_url(url: str) -> str:
-    """The URL's scheme. Raises OperatorError, with a message that never contains the password."""
+    """Returns the scheme of a URL. Raises OperatorError with a message that never contains the password."""
     settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):
-        raise OperatorError(f"--store {scheme}: not a store that Petstore knows; give postgresql://user@host/database")
+        raise OperatorError(f"--store {scheme}: not supported; give a URL like postgresql://user@host/database")
     return scheme

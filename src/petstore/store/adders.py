@@ -1,6 +1,6 @@
-"""Who has added animals: API keys, imports and operators. An animal refers to its adder by a small number.
+"""Who added animals: API keys, imports and operators. An animal refers to its adder by a number.
 
-A text in each animal would take about 30 bytes, the number takes one to four.
+The number takes one to four bytes per animal. A name would take about 30.
 """
 
 from petstore.pets import Adder
@@ -8,14 +8,14 @@ from petstore.store.database import Database, Statement, Transaction
 
 
 def enrolled(schema: str, adder: Adder) -> Statement:
-    """Part of a transaction: give an adder a number, unless it has one."""
+    """Part of a transaction: assigns a number to an adder that has none."""
     return Statement(
         f"INSERT INTO {schema}.adders (kind, name) VALUES ($1, $2) ON CONFLICT (kind, name) DO NOTHING", adder
     )
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Part of a transaction: the number of an adder, which may be new."""
+    """Part of a transaction: returns the number of an adder. Assigns a number to a new adder."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

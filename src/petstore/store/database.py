@@ -1,7 +1,7 @@
-"""The one protocol of the store: a database, which SQLite and PostgreSQL implement, and what both run.
+"""The database protocol, which SQLite and PostgreSQL implement, and the transactions that both run.
 
-Each text of SQL is written once, in PostgreSQL's dialect. A transaction is a generator: it yields statements and gets
-the rows of each. So the same transaction runs in the thread of SQLite's writer and on a connection to PostgreSQL.
+Each SQL statement is written once, in PostgreSQL's dialect. A transaction is a generator that yields statements and
+receives their rows. The same transaction can therefore run in SQLite's writer thread and on a PostgreSQL connection.
 """
 
 import asyncio
@@ -20,46 +20,45 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # for a statement of an operator's command, which may take the longer the more there is
+OPERATOR_TIMEOUT = 3600.0  # seconds for a statement of an operator's command, which may read a whole table
 
 
 class Bounds(NamedTuple):
-    """How long a store may take, in seconds, and how much may wait for it."""
+    """The limits of a store. Times are in seconds."""
 
     queued_writes: int = 10_000
     batch: int = 1_000  # writes in one transaction
     queued_reads: int = 1_000  # requests that wait for a connection to PostgreSQL
 
     timeouts: Timeouts = CLIENT
-    check_interval: float = 0.1  # between two looks for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # a process that died in a transaction holds locks that others wait for
+    check_interval: float = 0.1  # how often to look for writes whose deadline has passed
+    idle_transaction_timeout: float = 5.0  # releases the locks of a process that died in a transaction
 
-    pruned_records: int = 1_000  # idempotency records that are deleted at once
+    pruned_records: int = 1_000  # idempotency records deleted in one statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # rows that one search reads
-    import_chunk: int = 2_000  # animals of an import in one transaction, so that creates do not wait long for the next
-    # Bytes that an import leaves free on SQLite's disk: for the log while its animals are removed, and for the creates
-    # of others.
+    import_chunk: int = 2_000  # animals that an import adds in one transaction; creates wait for the transaction
+    # Bytes that an import leaves free on SQLite's disk, for the write-ahead log of an undo and for creates.
     import_free_bytes: int = 32 * 1024 * 1024
-    usage_days: int = USAGE_DAYS  # for which the usage of keys is kept by the hour
+    usage_days: int = USAGE_DAYS  # days for which the hourly usage of keys is kept
 
 
 class Statement(NamedTuple):
-    """`$1` in the text stands for the first of the values. A list is a value too: `column = ANY($1)`."""
+    """`$1` in the SQL is the first value. A value can be a list: `column = ANY($1)`."""
 
     sql: str
     values: Sequence[Any] = ()
 
 
 class ForEachRow(NamedTuple):
-    """A statement that is executed once for each row of values, and returns nothing."""
+    """Executes a statement once for each row of values. Returns no rows."""
 
     sql: str
     rows: Sequence[Sequence[Any]]
 
 
 class PutRows(NamedTuple):
-    """Adds rows of a table as they are, and returns nothing."""
+    """Inserts complete rows into a table. Returns no rows."""
 
     schema: str
     table: Table
@@ -67,7 +66,7 @@ class PutRows(NamedTuple):
 
 
 class Unchanged(PetstoreError):
-    """Raised by a transaction that has nothing to change, with the result of `Database.write`."""
+    """A transaction raises this if it changes nothing. `Database.write` then returns `result`."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -79,7 +78,7 @@ Transaction = Generator[Step, list[Row], T]
 
 
 def steps(*each: Step) -> Transaction[list[Row]]:
-    """A transaction that is known from the beginning. Returns the rows of the last step."""
+    """A transaction of fixed steps. Returns the rows of the last step."""
     rows: list[Row] = []
     for step in each:
         rows = yield step
@@ -87,7 +86,7 @@ def steps(*each: Step) -> Transaction[list[Row]]:
 
 
 def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
-    """A transaction whose first statement decides whether the others are executed: whether it returns a row."""
+    """A transaction that executes `then` only if `found` returns a row. Returns whether it did."""
     if not (yield found):
         return False
     yield from steps(*then)
@@ -95,33 +94,33 @@ def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
 
 
 class Database(Protocol):
-    """One environment's database. Every method raises Unavailable when the database cannot answer."""
+    """One environment's database. All methods raise Unavailable if the database does not respond."""
 
     environment: Environment
     freshness: Freshness
     bounds: Bounds
-    immediate: bool  # whether reads return without waiting for anything
-    usage_timeout: float  # for one transaction that adds usage
+    immediate: bool  # whether reads return without waiting
+    usage_timeout: float  # seconds for one transaction that adds usage
 
     # The dialect
-    schema: str  # the prefix of every table
-    for_update: str  # after a SELECT: locks its rows, where a transaction does not lock everything anyway
-    skip_locked: str  # the same, but leaves out rows that another transaction has locked
-    counters: str  # the table COUNTERS, as a subquery
+    schema: str  # qualifies every table name
+    for_update: str  # appended to a SELECT to lock its rows; empty if a transaction locks everything anyway
+    skip_locked: str  # the same, but skips rows that another transaction has locked
+    counters: str  # a subquery that returns the table COUNTERS
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        """For reads that take microseconds."""
+        """Runs a query that takes microseconds."""
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """For reads that take the longer the more there is: an operator's, never a client's."""
+        """Runs a query that may read a whole table. Used for operators, never for clients."""
 
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
-        """What the transaction returns, after its commit, and after `changes` were announced.
+        """Commits a transaction, announces `changes`, and returns the transaction's result.
 
-        By default it has the time of a request. With a longer timeout, it has a commit of its own. If the transaction
-        raises Unchanged, it is rolled back and nothing is announced.
+        The timeout defaults to the deadline of a request. A transaction with a longer timeout does not share its commit
+        with others. If the transaction raises Unchanged, it is rolled back and nothing is announced.
         """
 
     def add(
@@ -132,46 +131,47 @@ class Database(Protocol):
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """The same for an animal of a client, which shares its transaction with others. Raises IdempotencyMismatch.
+        """Adds a client's animal in a transaction that it shares with others, and announces it.
 
-        `deadline` is by `time.monotonic`, and by default that of a request that begins now. An animal that cannot join
-        a batch long enough before it is not added. `key_id` is the id of the API key that adds it.
+        `deadline` is a `time.monotonic` time, and defaults to the deadline of a request that starts now. An animal that
+        is still queued shortly before its deadline is not added. `key_id` is the id of the API key that adds it.
+        The future can raise IdempotencyMismatch.
         """
 
     def contains(self, column: str, place: int) -> str:
-        """A condition: the column, its letters A to Z in lower case, contains the value at this place."""
+        """Returns a condition: the column, with A to Z in lower case, contains the parameter `$place`."""
 
     def lock_pet_ids(self) -> Transaction[None]:
-        """Let no other transaction draw ids of animals until this one ends.
+        """Prevents other transactions from drawing ids of animals until this one ends.
 
-        So ids are drawn and committed in the same order. Otherwise a reader could see an animal, go on from there, and
-        never meet one with a lower id that is committed later.
+        Ids are therefore committed in ascending order. Otherwise, a client that reads page by page could miss an animal
+        that is committed after one with a higher id.
         """
 
     def draw_pet_ids(self, count: int) -> Transaction[int]:
-        """The first of that many new ids, which follow each other. To be called under the lock of the ids."""
+        """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` before."""
 
     def raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        """Let no id up to this one be given out again."""
+        """Ensures that the table assigns only ids above `last`."""
 
     def check_space(self) -> None:
-        """Raises OperatorError when the disk is so full that an import should not begin."""
+        """Raises OperatorError if the disk has too little free space for an import."""
 
     async def ping(self) -> None:
-        """Returns when the database can be read. Raises Unavailable, also for a PostgreSQL that takes no writes.
+        """Checks that the database can be read. Raises Unavailable, also if PostgreSQL is read-only.
 
-        It writes nothing: a full disk is not seen.
+        Writes nothing, so it does not detect a full disk.
         """
 
     async def drain(self) -> None:
-        """Returns when every write that was accepted is answered."""
+        """Waits until all accepted writes have their results."""
 
     async def close(self) -> None:
-        """Drains and closes."""
+        """Drains, then closes the connections."""
 
 
 def contains_text(db: Database, columns: Iterable[str], text: str, values: list[Any]) -> str:
-    """A condition: no text, or one of the columns contains it. Adds what it looks for to the statement's values."""
+    """Returns a condition: `text` is empty, or one of the columns contains it. Appends its parameters to `values`."""
     if not text:
         return "true"
     forms = spellings(text)
@@ -181,7 +181,7 @@ def contains_text(db: Database, columns: Iterable[str], text: str, values: list[
 
 
 def lock_tables(db: Database, *names: str) -> Transaction[None]:
-    """Let no other transaction add a row until this one ends."""
+    """Prevents other transactions from adding rows to these tables until this one ends."""
     if db.for_update:
         tables = ", ".join(f"{db.schema}.{name}" for name in names)
         yield Statement(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")

@@ -1,16 +1,17 @@
-"""Freshness: whether a page or a key that a worker keeps in memory is still what the store would say.
+"""Keeps the pages and keys that workers cache consistent with the store.
 
-Every write names what it changes: animals added, animals edited, keys, or nothing. It commits, then `announce` raises
-the version of each change in the gate, then its caller is answered. Every request passes the gate, which compares the
-version of the keys and returns those of the animals: so a worker uses nothing older than the last announced change.
+Every write says what it changes: animals added, animals edited, keys, or nothing. After the commit and before the
+caller gets its result, `announce` raises the version of each change in the gate. Every request passes the gate, which
+compares the version of the keys and returns the versions of the animals. A worker therefore never uses a cached page or
+key that is older than the last announced change.
 
-A process can die between its commit and its announcement. So a transaction that edits animals or changes keys also
-raises a number, in the one row of the table `changes`; new animals have the highest ids. Each process remembers up to
-which id and numbers it knows everything to be announced. A read that finds more calls `check` before its caller is
-answered: otherwise one client would see a change here, and another one, served from memory elsewhere, would not see it
-afterwards. Once a second `check` is also called without a read.
+A process can die between its commit and its announcement. For this case, a transaction that edits animals or changes
+keys also raises a number in the only row of the table `changes`. New animals are recognised by their ids, which are the
+highest. Each process remembers the id and the numbers up to which all changes are announced. A read that finds a later
+change calls `check` before it returns. Otherwise, one client could see a change that another worker, which uses its
+cache, does not show afterwards. `check` is also called once a second.
 
-docs/decisions/0015 says why it is done this way.
+See docs/decisions/0015 for the reasons.
 """
 
 import math
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from petstore.changes import CHANGES, Change
 
 CHECK_SECONDS = 1.0
-# Nothing is used from memory for longer: a change that was made by hand in the database raises no number.
+# The longest time that a cached page or key is used. Changes made with SQL directly in the database raise no number.
 KEPT_SECONDS = 60.0
 
 NOTHING: tuple[Change, ...] = ()
@@ -32,10 +33,7 @@ Announce = Callable[[Collection[Change]], Awaitable[None]]
 
 
 class Numbers(NamedTuple):
-    """How far the changes of a store go: the highest id, the number of edits, the number of key changes.
-
-    In the order of CHANGES.
-    """
+    """The highest id, the number of edits and the number of key changes, in the order of CHANGES."""
 
     added: int = 0
     edited: int = 0
@@ -46,34 +44,35 @@ _COUNTED: tuple[Change, ...] = ("edited", "keys")  # the columns of the table `c
 
 
 def numbers_sql(schema: str) -> str:
-    """The statement that returns the Numbers of a store."""
+    """Returns a query for the Numbers of a store."""
     return f"SELECT coalesce((SELECT max(id) FROM {schema}.pets), 0), {', '.join(_COUNTED)} FROM {schema}.changes"
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
-    """The statement by which a transaction raises the numbers of its changes. Empty when they have none.
+    """Returns the statement that raises the numbers of these changes, or an empty string if they have none.
 
-    To be executed last: a transaction that has locked this row waits for no other one, so it cannot deadlock.
+    A transaction must execute it last. A transaction that has locked this row then waits for no other lock, so it
+    cannot deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
     return f"UPDATE {schema}.changes SET {raised}" if raised else ""
 
 
 class Freshness:
-    """What this process knows to be announced, of one environment."""
+    """The changes in one environment that this process knows to be announced."""
 
     def __init__(self, announce: Announce, read_numbers: Callable[[], Awaitable[Numbers]]) -> None:
         """`announce` raises versions in the gate."""
         self._announce = announce
         self._read_numbers = read_numbers
-        self.announced = Numbers()  # all changes up to these, as far as this process knows
-        self.checked = self.due = -math.inf  # the last `check` at a time, and the next
+        self.announced = Numbers()  # all changes up to these are announced
+        self.checked = self.due = -math.inf  # when `check_at` last ran, and when it is next due
 
     async def announce(self, changes: Collection[Change], reached: Numbers) -> None:
-        """To be called after a commit that made these changes, and before its caller is answered. Raises Unavailable.
+        """Announces changes after their commit, before the caller gets its result. Raises Unavailable.
 
-        `reached` are the numbers in that transaction, after it has raised its own. Earlier changes of the same kind are
-        announced with it, because ids and numbers are committed in their order.
+        `reached` has the numbers that the transaction saw after it had raised its own. Ids and numbers are committed in
+        ascending order, so this also announces all earlier changes of the same kind.
         """
         if changes:
             await self._announce(changes)
@@ -81,9 +80,9 @@ class Freshness:
             self.announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
 
     async def check(self) -> None:
-        """Read the numbers, and announce what differs. Raises Unavailable.
+        """Reads the numbers from the store, and announces changes to them. Raises Unavailable.
 
-        They can also be lower: the last animal was removed, or the store was restored to an earlier state.
+        A number can also be lower, after the last animal was removed or a backup was restored.
         """
         found = await self._read_numbers()
         if found != self.announced:
@@ -92,9 +91,9 @@ class Freshness:
             self.announced = found
 
     async def check_at(self, now: float) -> None:
-        """Call `check`, for this second: to be called unless `checked <= now < due`. Raises Unavailable.
+        """Calls `check` at most once a second. Must be called unless `checked <= now < due`. Raises Unavailable.
 
-        One request does so, and others go on meanwhile. A clock that was set back makes it due.
+        Only one request waits for the check. If the clock was set back, a check is due.
         """
         self.checked, self.due = now, now + CHECK_SECONDS
         try:

@@ -1,6 +1,6 @@
-"""Imports in the store: animals of a file, added in chunks that are visible when they commit.
+"""Imports in the store. The animals of a file are added in chunks, each of which is visible after its commit.
 
-An import is a counter; see docs/decisions/0014. Any number of processes can add chunks to the same import.
+An import is a counter (see docs/decisions/0014). Any number of processes can add chunks to the same import.
 """
 
 import math
@@ -25,7 +25,7 @@ class Imports:
         self._db = db
         self._table = f"{db.schema}.imports"
         self._chunks = f"{db.schema}.{IMPORT_CHUNKS.name}"
-        # The animals of the import $1 that are still there.
+        # The animals of the import $1 that have not been removed.
         self._its_pets = (
             f"FROM {self._chunks} AS c JOIN {db.schema}.pets AS p ON p.id >= c.first_id AND p.id < c.first_id + c.count"
             " WHERE c.import_id = $1"
@@ -38,7 +38,7 @@ class Imports:
         return found[0] if found else None
 
     async def page(self, now: float, *, before: tuple[float, str] | None = None, limit: int = 100) -> list[Import]:
-        """The newest first; `before` is the time and the id of the last one on the previous page."""
+        """Returns imports, the newest first. `before` is the time and the id of the last one on the previous page."""
         last = before or (math.inf, "")
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
@@ -49,7 +49,7 @@ class Imports:
         return found[0] if found else None
 
     async def of_pet(self, pet_id: int, now: float) -> Import | None:
-        """The import that has added this animal, whether or not the animal is still there."""
+        """Returns the import that added this animal, even if the animal has been removed."""
         chunk = f"SELECT c.import_id FROM {self._chunks} AS c WHERE c.first_id <= $2 AND $2 < c.first_id + c.count"
         found = await self._read(f"WHERE id = ({chunk})", now, pet_id)
         return found[0] if found else None
@@ -66,10 +66,11 @@ class Imports:
     # Adding
 
     async def begin(self, sha256: str, total: int, entry: AuditEntry, repeats: str = "") -> Import:
-        """Begins an import of `total` animals; the entry's subject is the name of the file.
+        """Begins an import of `total` animals. The subject of the audit entry is the name of the file.
 
-        Returns another import of the same bytes instead if one is running, or if the newest that is done is not
-        `repeats`, the import that the operator has confirmed repeating. Raises OperatorError on a full disk.
+        If an import of the same bytes is running, returns that import instead. If one is done, returns the newest,
+        unless its id is `repeats`, which means that the operator has agreed to repeat it. Raises OperatorError if the
+        disk is nearly full.
         """
         self._db.check_space()
         new = Import(
@@ -86,7 +87,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # After the insert: until then, another process could begin and finish an import of the same bytes.
+            # Checked after the insert, because before it another process could import the same bytes.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -110,7 +111,7 @@ class Imports:
         """Adds the animals that follow the first `place` animals of the file.
 
         Returns False, and adds nothing, if the import is not running or has not added exactly `place` animals. Raises
-        OperatorError on a full disk.
+        OperatorError if the disk is nearly full.
         """
         self._db.check_space()
         advance = Statement(
@@ -136,13 +137,13 @@ class Imports:
     ) -> bool:
         """Removes the animals of an import that no operator has changed since. Returns False if it cannot be undone.
 
-        Resumes an interrupted undo, which several processes can do at the same time. `entry` is recorded when the undo
-        begins, with the number of animals that the import has added. `removing` is called with the number of animals
-        removed or kept so far.
+        Also resumes an interrupted undo. Several processes can undo the same import at once. `entry` is recorded when
+        the undo begins, with the number of animals that the import has added. `removing` is called with the number of
+        animals removed or kept so far.
         """
 
         def begin() -> Transaction[bool]:
-            # After this statement, no chunk is added.
+            # After this statement, no process can add a chunk.
             rows = yield Statement(
                 f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1 AND state IN ('running', 'done')"
                 " RETURNING added",
@@ -173,7 +174,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """How many animals of this import are gone, how many stay, and how many undoing has still to remove."""
+        """Returns how many animals of this import are removed, how many are kept, and how many an undo would remove."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",
@@ -182,7 +183,7 @@ class Imports:
         return Undone(added - kept - left, kept, left)
 
     async def kept_ids(self, import_id: str, limit: int) -> list[int]:
-        """The ids of animals that stay, because an operator has changed them."""
+        """Returns up to `limit` ids of animals that an undo keeps, because an operator has changed them."""
         rows = await self._db.read_long(
             f"SELECT p.id {self._its_pets} AND p.edited = 1 ORDER BY p.id LIMIT $2", import_id, limit
         )

@@ -25,13 +25,13 @@ from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
-# By what to sort: the column, the comparison with the last row of the previous page, and the order.
+# For each sort: the column, the comparison with the last row of the previous page, and the direction.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "created": ("k.created", "<", "DESC"),
     "name": ("k.name", ">", "ASC"),
     "last-used": ("coalesce(k.last_used, 0)", "<", "DESC"),
 }
-# The conditions of `ApiKey.state`.
+# The same conditions as in `ApiKey.state`.
 _STATES = {
     "active": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NULL",
     "suspended": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NOT NULL",
@@ -44,7 +44,7 @@ class Keys:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
-        # One row, whether or not there is such a key: with the number of the latest change of keys.
+        # Always returns one row, which begins with the number of the latest key change, even if no key is found.
         self._of_secret = (
             f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
             f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
@@ -52,9 +52,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """The key with this hash of a secret, usable or not; `expires` is the earlier of the key's and the secret's.
+        """Returns the key whose secret has this hash, in any state, or None.
 
-        Every change of keys that the answer shows was announced, also where there is no key any more.
+        Its `expires` is the earlier of the key's and the secret's. All key changes that this result depends on are
+        announced, also if the result is None.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -66,14 +67,14 @@ class Keys:
         return key_from_row(self._db.environment, rows[0]) if rows else None
 
     async def page(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
-        """Keys in the order of their ids."""
+        """Returns keys ordered by id."""
         rows = await self._db.read(f"{self._select} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit)
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:
-        """Keys: newest first, by name, or last used first. `after` is the last key of the previous page."""
+        """Returns keys that match, newest first, by name, or last used first. `after` ended the previous page."""
         column, beyond, order = _SORTS[sort]
         values: list[Any] = []
 
@@ -107,12 +108,12 @@ class Keys:
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """The keys of these ids that exist."""
+        """Returns the keys with these ids. Unknown ids are skipped."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Whether the key was added: with `only_first`, only when there is no key yet."""
+        """Adds a key. With `only_first`, returns False and adds nothing if the store already has a key."""
 
         def transaction() -> Transaction[bool]:
             if only_first:
@@ -121,11 +122,11 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # so that a create only has to look it up
+            yield enrolled(self._db.schema, Adder("key", key.id))  # a create only looks up the adder
             yield recorded(self._db.schema, entry)
             return True
 
-        return await self._db.write(transaction(), NOTHING)  # nobody keeps in memory that there is no such key
+        return await self._db.write(transaction(), NOTHING)  # workers do not cache unknown keys
 
     async def update(
         self, key_id: str, changes: KeyChanges, entry: AuditEntry, base: ApiKey | None = None
@@ -157,9 +158,9 @@ class Keys:
         return await self._db.write(transaction(), KEYS_CHANGED)
 
     async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        """Give the key a new secret; the old secrets work until `old_until`."""
+        """Gives the key a new secret. The old secrets work until `old_until`."""
         schema = self._db.schema
-        # Of two rotations at once, the second waits for the lock: then it sees the first one's secret, and ends it.
+        # If two rotations run at once, the second waits for the lock. It then sees the secret of the first and ends it.
         lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
         end = Statement(
             f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
@@ -169,20 +170,20 @@ class Keys:
         await self._db.write(rotation, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
-        """When the last old secret of a rotated key stops working. None if only the new secret works."""
+        """Returns when the last old secret of a rotated key stops working, or None if only the new secret works."""
         working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
         ((until,),) = await self._db.read(working, key_id, now)
         return None if until is None else float(until)
 
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
-        """Let only the newest secret work."""
+        """Ends all secrets of the key except the newest."""
         schema = self._db.schema
-        # 0, not the time: a node whose clock is behind would accept the old secret for a while.
+        # 0 instead of the current time, because a node whose clock is behind would accept the old secret for a while.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 
     async def expiring(self, now: float, by: float) -> int:
-        """How many keys will expire by this time. Keys that were revoked do not count."""
+        """Returns how many keys expire after `now` and no later than `by`, without revoked keys."""
         soon = f"SELECT count(*) FROM {self._db.schema}.keys WHERE expires > $1 AND expires <= $2 AND revoked IS NULL"
         ((count,),) = await self._db.read(soon, now, by)
         return int(count)

@@ -17,19 +17,19 @@ class Operators:
         self._table = f"{db.schema}.operators"
 
     async def find(self, digest: bytes) -> Operator | None:
-        """The operator whose token has this hash, unless revoked."""
+        """Returns the operator whose token has this hash, or None if there is none or the operator is revoked."""
         return await self._one("digest = $1 AND revoked IS NULL", digest)
 
     async def get(self, name: str) -> Operator | None:
         return await self._one("name = $1", name)
 
     async def all(self) -> list[Operator]:
-        """All operators by name, revoked ones included."""
+        """Returns all operators ordered by name, including revoked ones."""
         rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} ORDER BY name")
         return [Operator(*row) for row in rows]
 
     async def add(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
-        """False when an operator of that name exists and is not revoked."""
+        """Adds an operator. Returns False if an operator with this name exists and is not revoked."""
         insert = Statement(
             f"INSERT INTO {self._table} AS o (name, digest, created, role) VALUES ($1, $2, $3, $4)"
             " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created,"
@@ -39,7 +39,7 @@ class Operators:
         return await self._change(insert, entry)
 
     async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        """False when no operator of that name exists, or the operator is revoked. The entry says what the role was."""
+        """Changes a role. Returns False if the operator does not exist or is revoked. The entry records both roles."""
 
         def transaction() -> Transaction[bool]:
             valid = f"FROM {self._table} WHERE name = $1 AND revoked IS NULL"
@@ -53,7 +53,7 @@ class Operators:
         return await self._db.write(transaction(), NOTHING)
 
     async def revoke(self, name: str, entry: AuditEntry) -> bool:
-        """False when no operator of that name exists, or the operator is revoked already."""
+        """Revokes an operator. Returns False if the operator does not exist or is already revoked."""
         update = f"UPDATE {self._table} SET revoked = $2 WHERE name = $1 AND revoked IS NULL RETURNING name"
         return await self._change(Statement(update, (name, entry.at)), entry)
 

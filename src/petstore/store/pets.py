@@ -1,4 +1,4 @@
-"""Animals in the store: adding, reading, searching and counting them, and the changes of operators."""
+"""Animals in the store: reads, searches, counts, adds and edits them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_sto
 
 
 class Pets:
-    """Every change that `page` and `get` show was announced, also those of other processes: see `freshness.py`."""
+    """All changes that `page` and `get` show are announced, including those of other processes. See `freshness.py`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -41,7 +41,7 @@ class Pets:
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
         self._page_by_status_sql = page_sql(db.schema, columns=numbered, by_status=True)
-        # A join with the one row of `changes` takes SQLite 0.8 µs less than a subquery, for one animal.
+        # For one animal, a join with the only row of `changes` is 0.8 µs faster in SQLite than a subquery.
         members = ", ".join(f"pets.{field}" for field in PET_FIELDS)
         self._pet_sql = (
             f"SELECT {members}, changes.edited FROM {db.schema}.pets CROSS JOIN {db.schema}.changes WHERE pets.id = $1"
@@ -49,18 +49,18 @@ class Pets:
 
     @property
     def immediate(self) -> bool:
-        """Whether reads return without waiting for anything."""
+        """Whether reads return without waiting."""
         return self._db.immediate
 
     # Reading
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
-        """Animals with an id above `after`, ascending: the same cost wherever the page lies."""
+        """Returns animals with an id above `after`, ordered by id. All pages cost the same."""
         if status is None:
             rows = await self._db.read(self._page_sql, after, limit + 1)
         else:
             rows = await self._db.read(self._page_by_status_sql, after, limit + 1, status)
-        # The last row is read even when it is not shown: it tells whether there is a next page.
+        # The query reads one row more than the page shows, to find out whether there is a next page.
         if not self._is_announced(rows):
             await self._freshness.check()
         return Page(_pets_of(rows[:limit]), len(rows) > limit)
@@ -72,19 +72,20 @@ class Pets:
         return Pet(*rows[0][:-1]) if rows else None
 
     def _is_announced(self, rows: Sequence[Row]) -> bool:
-        """Of rows in the order of their ids, each with the number of the latest edit at its end.
+        """Returns whether all changes that these rows show are announced.
 
-        Nothing is known of a read without rows. The numbers are then read afterwards, and cover whatever it has seen.
+        The rows are ordered by id. Each row ends with the number of the latest edit. Returns False if there are no
+        rows, because then the number is not known.
         """
         announced = self._freshness.announced
         return bool(rows) and rows[-1][0] <= announced.added and rows[0][-1] <= announced.edited
 
     async def search(self, query: PetQuery, *, after: int, limit: int) -> Found:
-        """Animals above the id `after` that match, ascending. One call reads `search_step` at most."""
+        """Returns matching animals with an id above `after`, ordered by id. Reads at most `search_step` animals."""
         return await self._search(query, after, limit, newest_first=False)
 
     async def newest(self, query: PetQuery, *, before: int | None = None, limit: int) -> Found:
-        """The same from the highest id downwards: animals with an id below `before`."""
+        """Returns matching animals with an id below `before`, the highest id first."""
         return await self._search(query, INT64_MAX if before is None else before, limit, newest_first=True)
 
     async def _search(self, query: PetQuery, start: int, limit: int, *, newest_first: bool) -> Found:
@@ -92,7 +93,7 @@ class Pets:
             return Found([], start, more=False)
         step = self._db.bounds.search_step
         values: list[Any] = [start, step, limit + 1]
-        # The search reads animals of every status, because rows in the order of their ids are the cheapest to read.
+        # The inner query ignores the status, because reading rows in the order of their ids is cheapest.
         read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=newest_first)
         fits = self._condition(query, values)
         rows = await self._db.read_long(f"SELECT {PET_COLUMNS} FROM ({read}) AS p WHERE {fits} LIMIT $3", *values)
@@ -102,7 +103,10 @@ class Pets:
         return Found([Pet(*row) for row in rows], last[0][0] if last else start, more=bool(last))
 
     async def count_below(self, query: PetQuery, before: int) -> tuple[int, bool]:
-        """How many of the next `search_step` animals below this id match, and whether there are animals beyond."""
+        """Counts the matches among the next `search_step` animals below this id.
+
+        Returns their number, and whether there may be more animals to search.
+        """
         step = self._db.bounds.search_step
         values: list[Any] = [before, step]
         read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=True)
@@ -112,7 +116,7 @@ class Pets:
         return int(matching), read_count == step
 
     def _condition(self, query: PetQuery, values: list[Any]) -> str:
-        """Adds what it compares with to the statement's values."""
+        """Returns the condition of a query. Appends its parameters to `values`."""
 
         def bind(value: object) -> str:
             values.append(value)
@@ -133,7 +137,7 @@ class Pets:
         return " AND ".join(conditions)
 
     async def matching(self, query: PetQuery) -> Matching:
-        """Reads all animals: not for a request's path."""
+        """Returns how many animals match. Reads all animals, so it is too slow for a request."""
         values: list[Any] = []
         fits = self._condition(query, values)
         totals = "count(*), coalesce(sum(edited), 0), coalesce(max(id), 0)"
@@ -141,12 +145,12 @@ class Pets:
         return Matching(*row)
 
     async def is_adder(self, name: str) -> bool:
-        """Whether a key, an import or an operator of this name has, or could have, added animals."""
+        """Returns whether this is the name of a key, or of an import or operator that has added animals."""
         known = f"SELECT 1 FROM {self._db.schema}.adders WHERE name = $1"
         return can_be_stored(name) and bool(await self._db.read_long(known, name))
 
     async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
-        """Who added these animals, and when."""
+        """Returns who added these animals, and when, by id. Animals that do not exist are skipped."""
         rows = await self._db.read_long(
             f"SELECT p.id, p.added_at, a.kind, a.name FROM {self._db.schema}.pets AS p"
             f" LEFT JOIN {self._db.schema}.adders AS a ON a.id = p.added_by WHERE p.id = ANY($1)",
@@ -155,7 +159,7 @@ class Pets:
         return {pet_id: Origin(Adder(kind, name) if kind else None, at) for pet_id, at, kind, name in rows}
 
     async def count(self) -> dict[PetStatus, int]:
-        """Takes the longer the more animals there are: not for a request's path."""
+        """Returns the number of animals by status. Reads all animals, so it is too slow for a request."""
         rows = await self._db.read_long(f"SELECT status, count(*) FROM {self._db.schema}.pets GROUP BY status")
         return {**dict.fromkeys(STATUSES, 0), **dict(map(tuple, rows))}
 
@@ -169,9 +173,9 @@ class Pets:
         deadline: float | None = None,
         key_id: str = "",
     ) -> Added:
-        """Returns when the animal is on disk and visible to every reader. See `Database.add` for deadline and key.
+        """Adds an animal. Returns when it is on disk and visible to every reader. For arguments, see `Database.add`.
 
-        Raises IdempotencyMismatch when `idempotency_key` was used with another body.
+        Raises IdempotencyMismatch if `idempotency_key` was used with another body.
         """
         added = await self._db.add(new, now, idempotency_key, deadline, key_id)
         if added.replayed and added.pet.id > self._freshness.announced.added:
@@ -179,7 +183,7 @@ class Pets:
         return added
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Add an animal together with an audit entry, which has its id as the subject and its values as the detail."""
+        """Adds an animal and an audit entry, which has the animal's id as its subject and its values as the detail."""
 
         def transaction() -> Transaction[Pet]:
             (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
@@ -189,7 +193,7 @@ class Pets:
         return await self._db.write(transaction(), ADDED)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Those of the animals that exist, with this status. Each that had another one gets an audit entry."""
+        """Sets the status of animals, and returns the animals that exist. Each change gets an audit entry."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from locked_pets(self._db, pet_ids)
@@ -205,8 +209,8 @@ class Pets:
     async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
         """Returns the changed animal, or None if no animal has this id.
 
-        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since, and
-        InvalidBody; then nothing is written. The audit entry says what differs from the row that was locked.
+        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since, or
+        InvalidBody, and writes nothing. The audit entry records the difference from the stored animal.
         """
 
         def transaction() -> Transaction[Pet | None]:
@@ -230,12 +234,12 @@ class Pets:
 
 
 def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
-    """Part of a transaction: those of the animals that exist. No other transaction can change them.
+    """Part of a transaction: locks animals, and returns those that exist.
 
-    `unedited`: only those that no operator has changed.
+    With `unedited`, animals that an operator has changed are skipped.
     """
     which = "id = ANY($1) AND edited = 0" if unedited else "id = ANY($1)"
-    # In the order of their ids: two operators at once cannot deadlock.
+    # Locked in the order of their ids, so that two operators cannot deadlock.
     found = yield Statement(
         f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE {which} ORDER BY id {db.for_update}", (list(pet_ids),)
     )
@@ -243,7 +247,7 @@ def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False)
 
 
 def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
-    """Part of a transaction: give these animals new ids, which follow each other, and add them."""
+    """Part of a transaction: adds animals with new, consecutive ids, and returns them."""
     added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()
     first = yield from db.draw_pet_ids(len(new))
@@ -253,18 +257,21 @@ def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float)
 
 
 def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False, newest_first: bool = False) -> str:
-    """The statement for up to $2 animals above, or below, the id $1; `by_status`: only those with the status $3."""
+    """Returns a query for up to $2 animals with ids above $1, or below it with `newest_first`.
+
+    With `by_status`, it returns only animals with the status $3.
+    """
     beyond, order = ("<", "DESC") if newest_first else (">", "ASC")
     condition = "status = $3 AND " if by_status else ""
     return f"SELECT {columns} FROM {schema}.pets WHERE {condition}id {beyond} $1 ORDER BY id {order} LIMIT $2"
 
 
 def _pets_of(rows: Sequence[Row]) -> list[Pet]:
-    """From rows that end with a number."""
+    """Returns the animals in rows that end with the number of the latest edit."""
     return [Pet(*row[:-1]) for row in rows]
 
 
 def entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
-    """The audit entry of one animal. Without another detail it has the animal's values."""
+    """Returns the audit entry for one animal. The detail defaults to the animal's values."""
     values = f"{pet.name}, category {pet.category_id}, {pet.status}"
     return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)

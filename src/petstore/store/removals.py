@@ -1,7 +1,7 @@
-"""Removals in the store: an operator removes animals together, and restores some or all of them.
+"""Removals in the store. An operator can remove several animals at once, and restore some or all of them.
 
-Removing moves animals from the table `pets` to `removed_pets`, restoring moves them back as they were.
-docs/decisions/0022 says why.
+Removing moves animals from the table `pets` to `removed_pets`. Restoring moves them back unchanged. See
+docs/decisions/0022.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from petstore.store.pets import Pets, entry_of, locked_pets
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
 from petstore.wording import counted
 
-IDS_MAX = 10  # that an audit entry lists
+IDS_MAX = 10  # ids listed in an audit entry
 
 _COLUMNS = ", ".join(PETS.columns)
 
@@ -34,14 +34,14 @@ class Removals:
     # Reading
 
     async def find(self, removal_ids: Sequence[str]) -> dict[str, Removal]:
-        """The removals with these ids."""
+        """Returns the removals with these ids. Unknown ids are skipped."""
         rows = await self._db.read_long(
             f"SELECT {self._removal} FROM {self._db.schema}.removals AS r WHERE r.id = ANY($1)", list(removal_ids)
         )
         return {row[0]: Removal(*row) for row in rows}
 
     async def of_pets(self, pet_ids: Sequence[int]) -> dict[int, RemovedPet]:
-        """Those of the animals that are removed."""
+        """Returns those of the animals that are removed, by id."""
         columns = ", ".join(f"removed.{field}" for field in PET_FIELDS)
         rows = await self._db.read_long(
             f"SELECT {columns}, {self._removal} FROM {self._removed} AS removed"
@@ -54,9 +54,10 @@ class Removals:
     # Changing
 
     async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
-        """Remove those of the animals that exist. Their ids are never assigned again.
+        """Removes the animals that exist. Their ids are never assigned again.
 
-        A create of one of them that is repeated with its idempotency key still returns the original response.
+        If a client repeats the create of a removed animal with its idempotency key, it still gets the original
+        response.
         """
         removal_id = new_removal_id()
 
@@ -74,10 +75,10 @@ class Removals:
     async def remove_matching(
         self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Remove the animals that match, up to this id, and return the removal with their number.
+        """Removes the matching animals with ids up to `up_to`. Returns the removal.
 
-        Works in steps, so that creates never wait long. If it is interrupted, the removal has the animals removed so
-        far. `removing` is called with their number.
+        Works in steps, so that creates never wait long. If interrupted, the removal contains the animals removed so
+        far. `removing` is called with their number after each step.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -88,7 +89,7 @@ class Removals:
         await self._db.write(begin, NOTHING)
 
         def transaction(pet_ids: Sequence[int]) -> Transaction[int]:
-            # An operator may have changed some since they were found.
+            # An operator may have changed some of the animals since they were found.
             found = yield from locked_pets(self._db, pet_ids, unedited=query.unedited)
             yield from self._remove(removal_id, [pet.id for pet in found])
             return len(found)
@@ -103,7 +104,7 @@ class Removals:
         return Removal(removal_id, entry.at, entry.actor, removed)
 
     async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Restore those of the animals that are removed, and return them. Each removal gets one audit entry."""
+        """Restores those of the animals that are removed, and returns them. Each removal gets one audit entry."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
@@ -122,9 +123,9 @@ class Removals:
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
-        """Restore the animals of a removal, and return their number.
+        """Restores all animals of a removal, and returns their number.
 
-        Works in steps, so that creates never wait long. If it is interrupted, another call restores the others.
+        Works in steps, so that creates never wait long. If interrupted, another call restores the rest.
         `restoring` is called with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
@@ -150,7 +151,7 @@ class Removals:
         return restored
 
     def _remove(self, removal_id: str, pet_ids: list[int]) -> Transaction[None]:
-        """Of animals that the transaction has locked."""
+        """Removes animals that the transaction has locked."""
         yield Statement(
             f"INSERT INTO {self._removed} ({_COLUMNS}, removal_id)"
             f" SELECT {_COLUMNS}, $2 FROM {self._pets} WHERE id = ANY($1)",
@@ -159,7 +160,7 @@ class Removals:
         yield Statement(f"DELETE FROM {self._pets} WHERE id = ANY($1)", (pet_ids,))
 
     def _restore(self, pet_ids: list[int]) -> Transaction[None]:
-        """Of removed animals that the transaction has locked."""
+        """Restores removed animals that the transaction has locked."""
         yield Statement(
             f"INSERT INTO {self._pets} ({_COLUMNS}) SELECT {_COLUMNS} FROM {self._removed} WHERE id = ANY($1)",
             (pet_ids,),
@@ -167,7 +168,7 @@ class Removals:
         yield Statement(f"DELETE FROM {self._removed} WHERE id = ANY($1)", (pet_ids,))
 
     def _locked(self, which: str, *values: object) -> Transaction[list[tuple[str, Pet]]]:
-        """Removed animals with the ids of their removals. No other transaction can restore them."""
+        """Locks removed animals, and returns them with the ids of their removals."""
         rows = yield Statement(
             f"SELECT removal_id, {', '.join(PET_FIELDS)} FROM {self._removed} WHERE {which} {self._db.for_update}",
             values,
@@ -176,9 +177,9 @@ class Removals:
 
 
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
-    """The one audit entry of animals that are removed or restored together.
+    """Returns the audit entry for animals that are removed or restored together.
 
-    An entry of one animal has the animal as its subject, so that it is part of the animal's history.
+    If there is only one animal, it is the subject of the entry, so that the entry is part of the animal's history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

@@ -1,4 +1,4 @@
-"""What both backends share: the tables and their columns, the conversion of rows, the search for a text."""
+"""Shared by both backends: the tables and their columns, the conversion of rows, migrations, and text search."""
 
 import re
 import string
@@ -15,14 +15,14 @@ from petstore.keys import ApiKey, Environment
 from petstore.pets import NewPet, Pet
 
 Row = tuple[Any, ...]
-NEWER = "was written by a newer Petstore (schema {}, this version knows {}); upgrade Petstore"
+NEWER = "was written by a newer Petstore (schema {}, this version supports {}); upgrade Petstore"
 UNRECOGNISED = "was not written by Petstore 1.0 or later"
 NOT_MIGRATED = "is missing or has an older schema; `petstore serve` creates or migrates it"
 UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store and repeat the copy"
 
 
 class Table(NamedTuple):
-    """`key` names the columns that identify a row; rows are ordered by them."""
+    """A table. `key` has the columns of its primary key, by which rows are ordered."""
 
     name: str
     columns: Sequence[str]
@@ -32,13 +32,14 @@ class Table(NamedTuple):
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
-# The columns of an animal, in the order of the fields of `Pet`, and of a new one, with their types in PostgreSQL.
+# The columns of an animal and of a new animal, in the order of the fields of `Pet` and `NewPet`, and their PostgreSQL
+# types.
 PET_FIELDS: tuple[str, ...] = Pet.__struct_fields__
 NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
 PET_COLUMNS = ", ".join(PET_FIELDS)
 NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
-# The columns of a key; the environment is the store's.
+# The columns of a key. The environment is that of the store.
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
@@ -68,8 +69,8 @@ RECENT_ERRORS = Table(
     ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
-# All that `petstore copy` copies, in the order in which rows can be added: a secret refers to its key, a removed
-# animal to its removal.
+# The tables that `petstore copy` copies, ordered so that foreign keys are valid: keys before secrets, removals before
+# removed animals.
 TABLES = (
     PETS,
     ADDERS,
@@ -88,27 +89,27 @@ TABLES = (
     OPERATORS,
 )
 
-# What describes a database itself, and is not copied.
+# Tables about the database itself, which are not copied.
 OWN_TABLES = ("changes", "copying")
 
-# The last id that each table has given out, which can be above the ids of all rows that are left. Writing a row here
-# only ever raises the last id.
+# The last id that each table has assigned, which can be higher than the ids of all remaining rows. Writing a row here
+# can only raise the last id.
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 
-# The row of a new animal, or of an animal without its id: of the columns NEW_PET_COLUMNS.
+# Returns the values of NEW_PET_COLUMNS for an animal.
 new_pet_row: Callable[[NewPet | Pet], Row] = attrgetter(*NEW_PET_FIELDS)
 
 
 def key_from_row(environment: Environment, row: Sequence[Any]) -> ApiKey:
-    """From the columns of `KEY_COLUMNS`."""
+    """Returns the key in a row with the columns KEY_COLUMNS."""
     values = dict(zip(KEY_FIELDS, row, strict=True))
     values["scopes"] = tuple(values["scopes"].split())
     return ApiKey(environment=environment, **values)
 
 
 def key_from_secret_row(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
-    """The same, from the expiry of the secret too: the key expires at the earlier of the two."""
+    """Returns the key in a row, which expires no later than its secret does at `until`."""
     key = key_from_row(environment, row)
     if until is None or (key.expires is not None and key.expires <= until):
         return key
@@ -116,7 +117,7 @@ def key_from_secret_row(environment: Environment, row: Sequence[Any], until: flo
 
 
 def key_row(key: ApiKey) -> Row:
-    """Of the table `keys`."""
+    """Returns the row of a key for the table `keys`."""
     return tuple(" ".join(key.scopes) if field == "scopes" else getattr(key, field) for field in KEY_FIELDS)
 
 
@@ -124,13 +125,13 @@ def key_row(key: ApiKey) -> Row:
 
 
 class Migration(NamedTuple):
-    version: int  # of the schema after it
+    version: int  # the schema version that it creates
     sql: str
 
 
 @cache
 def known_migrations(backend: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
-    """The SQL files of a backend, in order. The first one creates the tables of an empty store."""
+    """Returns the migrations of a backend, in order. The first one creates all tables in an empty store."""
     files = resources.files("petstore.store").joinpath("migrations", backend).iterdir()
     return tuple(sorted(Migration(int(file.name[:4]), file.read_text()) for file in files))
 
@@ -156,15 +157,15 @@ _NEVER_STORED = re.compile("[\x00\ud800-\udfff]").search
 
 
 def can_be_stored(text: str) -> bool:
-    """PostgreSQL refuses some characters, which no text in a store has."""
+    """Returns whether a text can be in a store. PostgreSQL rejects NUL and surrogates."""
     return not _NEVER_STORED(text)
 
 
 def spellings(text: str) -> list[str]:
-    """What to search for in names whose letters A to Z were made lower case, which both stores do alike.
+    """Returns the forms of a text to search for, or nothing if no stored text can contain it.
 
-    What other letters become differs between stores, so the search tries them as typed, in lower case, in upper case
-    and in title case. Empty when no name can contain the text.
+    Both stores convert A to Z to lower case before they search. They differ in how they convert other letters, so the
+    search tries those as typed, in lower case, in upper case and in title case.
     """
     if not text or not can_be_stored(text):
         return []

@@ -1,4 +1,4 @@
-"""Rows as they are, for `petstore copy`."""
+"""Reads and writes complete rows, for `petstore copy`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from petstore.store.database import OPERATOR_TIMEOUT, Database, ForEachRow, PutR
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
-NUMBERED = ("adders", "pets", "audit")  # the store gives out the ids of these
+NUMBERED = ("adders", "pets", "audit")  # the store assigns the ids of these tables
 
 
 class Transfer:
@@ -15,7 +15,7 @@ class Transfer:
         self._db = db
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
-        """Adds all or nothing. Rows come in the order of their key; ids that are given out later are higher."""
+        """Adds all rows or none. The rows must be ordered by their key. Ids that are assigned later are higher."""
         await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
 
     def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
@@ -28,7 +28,7 @@ class Transfer:
             yield from self._db.raise_last_id(table.name, rows[-1][0])
 
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """In the order of the table's key, from behind `after` on."""
+        """Returns up to `limit` rows, ordered by the table's key. `after` is the key of the last row before them."""
         columns, key = ", ".join(table.columns), ", ".join(table.key)
         places = ", ".join(f"${place}" for place in range(2, len(table.key) + 2))
         where = f"WHERE ({key}) > ({places})" if after else ""
@@ -39,11 +39,12 @@ class Transfer:
         return [tuple(row) for row in rows]
 
     async def copying_from(self) -> str | None:
-        """The source of a copy into this store that is not finished."""
+        """Returns the source of an unfinished copy into this store, or None if there is none."""
         rows = await self._db.read(f"SELECT source FROM {self._db.schema}.copying")
         return rows[0][0] if rows else None
 
     async def set_copying_from(self, source: str | None) -> None:
-        forget = Statement(f"DELETE FROM {self._db.schema}.copying")
-        note = ForEachRow(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", [(source,)] if source else [])
-        await self._db.write(steps(forget, note), NOTHING)
+        delete = Statement(f"DELETE FROM {self._db.schema}.copying")
+        rows = [(source,)] if source else []
+        insert = ForEachRow(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", rows)
+        await self._db.write(steps(delete, insert), NOTHING)

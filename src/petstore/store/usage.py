@@ -1,4 +1,4 @@
-"""Usage in the store: of each key and operation by minute, hour and day, and of all keys together."""
+"""Usage in the store: per key and operation by minute, hour and day, and the totals of all keys."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,13 +27,13 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# What is deleted by age: the table, the interval of the rows, and their age in seconds; None: the operator chooses it.
+# Rows that are deleted by age: the table, the interval, and the age in seconds. None means that the operator sets it.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
     (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
 )
-EXPIRE_MAX = 500  # rows deleted in one transaction, so that creates do not wait long for the write lock
+EXPIRE_MAX = 500  # rows deleted in one statement, so that creates do not wait long for the write lock
 
 
 class Usage:
@@ -46,22 +46,23 @@ class Usage:
     async def add(
         self, rows: Sequence[OperationUsage], last_used: dict[str, float], anonymous: Sequence[TotalUsage] = ()
     ) -> None:
-        """Add each row to the minute, the hour and the day that contain its `start`, and delete rows past their age.
+        """Adds each row to the minute, hour and day that contain its `start`, and deletes expired rows.
 
-        `anonymous` has the requests without a valid key, which are only in the totals.
+        `anonymous` has the requests without a valid key, which count only in the totals.
         """
         if rows or last_used or anonymous:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Add what each total has grown by since it was last given, as `admitted` at `at`.
+        """Adds the increase of each total since the last call, as `admitted` at `at`.
 
-        `late`: a worker that was killed may have counted them, so `at` is also the last use that is known.
+        With `late`, `at` also becomes the last use of the keys, because a worker that was killed may not have recorded
+        it.
 
-        Each admission is added once, however often and in whatever order totals are given, by any process: the
-        store keeps the highest total of each epoch in the same transaction.
+        Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
+        The same transaction stores the highest total of each epoch.
         """
-        # First without a lock: most totals have not grown since.
+        # Read without a lock first, because most totals have not grown.
         key_ids = sorted({total.key_id for total in totals})
         counted = await self._db.read(
             f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)", key_ids
@@ -75,7 +76,7 @@ class Usage:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
-        # Rows are inserted first, and in order, so that two collectors wait for each other also for a new total.
+        # Insert rows for new totals first, in order, so that two collectors cannot add the same new total or deadlock.
         yield ForEachRow(
             f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
             " ON CONFLICT DO NOTHING",
@@ -132,7 +133,7 @@ class Usage:
             )
 
     def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
-        """Rows end with a count. They are sorted, because writers that lock rows in one order cannot deadlock."""
+        """Adds rows, which end with a count. They are sorted, so that writers lock them in the same order."""
         counts: Counter[tuple[Any, ...]] = Counter()
         for *cell, count in rows:
             counts[tuple(cell)] += count
@@ -145,7 +146,7 @@ class Usage:
         )
 
     async def add_errors(self, errors: Sequence[RecentError]) -> None:
-        """Keep the newest RECENT_ERRORS of each key."""
+        """Adds errors, and keeps only the newest RECENT_ERRORS of each key."""
         if not errors:
             return
         columns, places = ", ".join(ERRORS.columns), ", ".join(f"${n}" for n in range(1, len(ERRORS.columns) + 1))
@@ -160,7 +161,7 @@ class Usage:
         await self._write(steps(insert, keep_newest))
 
     async def recent_errors(self, key_id: str) -> list[RecentError]:
-        """Those that are kept, the newest first."""
+        """Returns the recent errors of a key, the newest first."""
         rows = await self._db.read(
             f"SELECT {', '.join(ERRORS.columns)} FROM {self._errors} WHERE key_id = $1"
             f" ORDER BY at DESC, request_id LIMIT {RECENT_ERRORS}",
@@ -171,7 +172,7 @@ class Usage:
     async def of_keys(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[KeyUsage]:
-        """The usage of these keys in the intervals that began at `starts`; with an `operation`, for that one."""
+        """Returns the usage of these keys in the intervals that begin at `starts`, for one operation or for all."""
         rows = await self._db.read(
             f"SELECT key_id, start, measure, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"
@@ -190,8 +191,8 @@ class Usage:
         after: str = "",
         operation: OperationName | None = None,
     ) -> list[KeyTotal]:
-        """Keys by their requests from `since` on and before `until`, most first; `after` ended the previous page."""
-        # Errors are part of `admitted`. The || '' keeps SQLite from scanning the whole index by key for its order.
+        """Returns the keys with the most requests from `since` to before `until`. `after` ended the previous page."""
+        # Errors are part of `admitted`. The || '' stops SQLite from scanning the whole index to get the keys in order.
         rows = await self._db.read_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'admitted'), 0) AS bigint) AS admitted,"
@@ -209,7 +210,7 @@ class Usage:
         return [KeyTotal(*row) for row in rows]
 
     async def admitted(self, *, interval: Interval, since: int, until: int) -> list[tuple[str, OperationName, int]]:
-        """What each key was admitted for from `since` on and before `until`, by operation."""
+        """Returns the admitted requests per key and operation from `since` to before `until`."""
         rows = await self._db.read_long(
             f"SELECT key_id, operation, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start >= $2 AND start < $3 AND measure = 'admitted' GROUP BY key_id, operation",

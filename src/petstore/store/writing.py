@@ -1,4 +1,4 @@
-"""What the writers of both backends share: new animals, replays, and handing out results."""
+"""Shared by the writers of both backends: queued animals, replays, and the delivery of results."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -13,28 +13,28 @@ from petstore.store.schema import new_pet_row
 
 @dataclass(slots=True, eq=False)
 class AddPet:
-    """A new animal for a writer."""
+    """A queued create."""
 
     future: "asyncio.Future[Added]"
     deadline: float  # by the writer's clock
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
-    key_id: str  # of the API key that adds it
+    key_id: str  # the API key that adds the animal
     result: Added | Exception | None = None
-    alone: ClassVar[bool] = False  # it shares a transaction with others
+    alone: ClassVar[bool] = False  # shares its transaction with other writes
 
 
 def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
-# Of each idempotency key, by its name: the digest of the body that it was first used with, and the animal.
+# For the name of each idempotency key, the digest of the body that it was first used with, and the animal.
 Records = dict[tuple[str, str], tuple[bytes, Pet]]
 
 
 def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = ()) -> list[AddPet]:
-    """The part of a batch to write: adds without an idempotency key, and the first add with each unrecorded one."""
+    """Returns the creates to write: those without an idempotency key, and the first with each unrecorded key."""
     used = set(recorded)
     first = []
     for add in batch:
@@ -56,33 +56,33 @@ def new_records(written: Iterable[AddPet]) -> Records:
 
 
 def replay(batch: Iterable[AddPet], records: Records) -> None:
-    """Gives a result to each add that was not written, because its idempotency key has a record."""
+    """Sets the result of each create that was not written because its idempotency key has a record."""
     for add in batch:
         if add.result is None and add.idempotency_key is not None:
             add.result = _replayed(add.idempotency_key, records)
 
 
 def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
-    if key.name not in records:  # another node has just pruned it: when the client retries, the animal is added
+    if key.name not in records:  # another node has just pruned it; a retry adds the animal
         return Unavailable("an idempotency record was pruned")
     digest, pet = records[key.name]
     return Added(pet, replayed=True) if digest == key.body_digest else IdempotencyMismatch()
 
 
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
-    """Hand each result, or exception, to the future that waits for it, unless its caller has gone.
+    """Sets each result or exception on its future, unless the caller has stopped waiting.
 
-    Each caller logs a bug that reaches it, under its own request id. A bug that reaches no caller is logged here.
+    A caller that receives a bug logs it with its request id. A bug that no caller receives is logged here.
     """
-    bugs: dict[Exception, bool] = {}  # and whether it reached someone
+    bugs: dict[Exception, bool] = {}  # whether a caller received the bug
     for future, result in results:
-        waits = not future.done()
+        is_waiting = not future.done()
         if isinstance(result, Exception):
             if not isinstance(result, PetstoreError):
-                bugs[result] = bugs.get(result, False) or waits
-            if waits:
+                bugs[result] = bugs.get(result, False) or is_waiting
+            if is_waiting:
                 future.set_exception(result)
-        elif waits:
+        elif is_waiting:
             future.set_result(result)
     for bug, reached in bugs.items():
         if not reached:

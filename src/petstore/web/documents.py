@@ -29,7 +29,7 @@ OWN_ASSETS = (
 SWAGGER_UI = "swagger-ui-bundle.js"
 
 _DEFAULTS = Settings()
-_FOLDER = resources.files("petstore.web").joinpath("static")
+_DIRECTORY = resources.files("petstore.web").joinpath("static")
 
 Json = dict[str, Any]
 
@@ -83,7 +83,7 @@ def _version_of_assets() -> str:
 
 
 def _read(name: str) -> bytes:
-    return _FOLDER.joinpath(name).read_bytes()
+    return _DIRECTORY.joinpath(name).read_bytes()
 
 
 def _asset(name: str, path: str) -> StaticFile:

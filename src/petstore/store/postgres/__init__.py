@@ -1,6 +1,6 @@
-"""The store of many machines: PostgreSQL, one schema per environment.
+"""The store for several machines: PostgreSQL with one schema per environment.
 
-A read takes a connection of the pool. New animals go to the writer, which puts all that waits into one statement.
+Each read uses a connection of the pool. Creates are queued, and one statement adds all queued animals.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,6 @@ from petstore.store.postgres.pool import PostgresPool
 def open_databases(
     url: str, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> list[PostgresDatabase]:
-    """They share one pool, which connects when it is first needed."""
+    """Returns the databases of both environments. They share a pool, which connects on first use."""
     pool = PostgresPool(url, [schema_of(each) for each in ENVIRONMENTS], policy)
     return [PostgresDatabase(pool, each, announce(each), policy.bounds) for each in ENVIRONMENTS]

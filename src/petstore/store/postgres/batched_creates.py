@@ -1,4 +1,4 @@
-"""Adds the animals of clients to PostgreSQL: a batch is one multi-row statement, so one commit serves many."""
+"""Adds clients' animals to PostgreSQL in batches. A batch is one multi-row statement with one commit."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ SEQUENCES = {
     "adders": "adders_id_seq",
     "pets": "pets_id_seq",
     "audit": "audit_id_seq",
-}  # where the ids of a table come from
+}  # the sequence that assigns the ids of each table
 
 R = TypeVar("R")
 
 
 async def watched(health: Health, call: Awaitable[R]) -> R:
-    """What the call returns, or raises; an outage is noted, and its end."""
+    """Awaits a call, and records in `health` whether the store was available."""
     try:
         result = await call
     except Unavailable as outage:
@@ -42,17 +42,20 @@ async def watched(health: Health, call: Awaitable[R]) -> R:
 
 
 def lock_pet_ids(schema: str) -> str:
-    """An expression: waits for the lock under which ids of animals are drawn, and keeps it to the transaction's end."""
+    """Returns an expression that waits for the lock on the ids of animals, and holds it until the transaction ends."""
     return f"pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))"
 
 
 def _add_sql(schema: str) -> str:
-    """Of arrays, a column each: those of new animals, then the key's id, the token and the digest; then two times.
+    """Returns the statement that adds a batch in one transaction.
 
-    One statement is one transaction. Batches of other nodes wait for the lock of the ids meanwhile. The ids are drawn
-    first, so that it is certain which row got which. A row whose idempotency record exists already, and has not
-    expired, is not added; if another transaction is just writing that record, this one waits for its end. Records are
-    claimed in one order everywhere, so that two batches cannot deadlock.
+    Its parameters are arrays, one per column: the columns of new animals, then the key's id, the token and the digest.
+    They are followed by the current time and by the time up to which idempotency records have expired.
+
+    Batches of other nodes wait for the lock on the ids. The ids are drawn first, so that the statement can return the
+    id of each row. A row whose idempotency record exists and has not expired is not added. If another transaction is
+    writing that record, this one waits for it. All batches claim records in the same order, so that two batches cannot
+    deadlock.
     """
     types = [*(TYPES[field] for field in NEW_PET_FIELDS), "text", "text", "bytea"]
     arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(types, 1))
@@ -86,9 +89,9 @@ SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON in
 
 
 def _earlier_sql(schema: str) -> str:
-    """A statement of its own: it must see what another transaction committed while the first one waited for it.
+    """Returns the query for existing idempotency records. They contain the animal as it was when it was added.
 
-    The record has the animal as it was when it was added, whatever became of it.
+    This is a separate statement, because it must see records that were committed while the first statement waited.
     """
     columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
     return (
@@ -133,7 +136,7 @@ class BatchedCreates:
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """Raises Unavailable when too many wait already."""
+        """Queues an animal. Raises Unavailable if the queue is full."""
         if len(self._waiting) >= self._bounds.queued_writes:
             self._health.error()
             raise Unavailable("the writer's queue is full")
@@ -146,12 +149,12 @@ class BatchedCreates:
         return future
 
     async def drain(self) -> None:
-        """Returns when all that waits is answered."""
+        """Waits until all queued creates have their results."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def _write(self) -> None:
-        """Writes batch after batch until nothing waits. What comes while one is written makes the next."""
+        """Writes batches until the queue is empty. Creates that arrive during a write form the next batch."""
         try:
             while self._waiting:
                 count = min(BATCH_MAX, self._bounds.batch)
@@ -167,7 +170,7 @@ class BatchedCreates:
             self._writing = None
 
     def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
-        """Without those whose callers have gone, and after refusing those that come too late."""
+        """Returns the creates that have enough time left, and refuses the others. Skips callers that have gone."""
         latest = time.monotonic() + self._bounds.timeouts.reserve
         in_time = []
         for add in batch:
@@ -182,7 +185,7 @@ class BatchedCreates:
         return in_time
 
     async def _write_batch(self, batch: list[AddPet]) -> None:
-        """Write a batch, announce it, then answer every caller."""
+        """Writes a batch, announces it, and then delivers the results."""
         try:
             await watched(self._health, self._pool.run(lambda connection: self._commit(connection, batch)))
             STORE_BATCH.observe(len(batch), self._environment)
@@ -191,7 +194,7 @@ class BatchedCreates:
             if new:
                 await self._freshness.announce(ADDED, Numbers(added=max(new)))
         except PetstoreError as outage:
-            # Those who waited behind this batch waited for the same outage: they hear of it now, not later.
+            # The creates queued behind this batch would wait for the same outage, so they fail now.
             batch, self._waiting = batch + self._waiting, []
             results = [outage] * len(batch)
         except Exception as bug:
@@ -199,7 +202,7 @@ class BatchedCreates:
         deliver(zip((add.future for add in batch), results, strict=True))
 
     async def _prune(self, now: float) -> None:
-        """Some records at a time, after every caller has its answer: no animal depends on it."""
+        """Deletes some expired idempotency records. Runs after the results are delivered, so no caller waits for it."""
         if now - self._pruned < self._bounds.prune_interval:
             return
 
@@ -209,9 +212,9 @@ class BatchedCreates:
 
         try:
             if await self._pool.run(work) == f"DELETE {self._bounds.pruned_records}":
-                return  # there are more, for the next batch
+                return  # there may be more; the next batch continues
         except Unavailable:
-            pass  # the next batch tells of it
+            pass  # the next batch reports the outage
         except Exception as bug:
             log_bug(bug)
         self._pruned = now
@@ -223,12 +226,12 @@ class BatchedCreates:
             if len(batch) == 1:
                 batch[0].result = bug
                 return
-            for add in batch:  # one bad row never fails its neighbours
+            for add in batch:  # a bad row must not fail the others
                 await self._commit(connection, [add])
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
         now = max(add.now for add in batch)
-        first = first_uses(batch)  # one statement cannot claim a record twice
+        first = first_uses(batch)  # one statement cannot claim the same record twice
         keys = [add.idempotency_key for add in first]
         rows = await connection.fetch(
             self._add_sql,
@@ -250,7 +253,7 @@ class BatchedCreates:
             replay(batch, earlier | new_records(first))
 
     async def _earlier(self, connection: Connection, keys: list[IdempotencyKey]) -> Records:
-        """The records that earlier transactions have written."""
+        """Returns the idempotency records that earlier transactions wrote."""
         rows: list[Any] = await connection.fetch(
             self._earlier_sql, [key.key_id for key in keys], [key.token for key in keys]
         )

@@ -34,7 +34,7 @@ class PostgresDatabase:
         self.schema = schema_of(environment)
         self.usage_timeout = bounds.timeouts.call
         self.freshness = Freshness(announce, self._numbers)
-        counters = (  # without sequences that have given out nothing
+        counters = (  # skips sequences that have not assigned an id
             f"SELECT '{name}'::text AS name, last_value AS last FROM {self.schema}.{sequence} WHERE is_called"
             for name, sequence in SEQUENCES.items()
         )
@@ -97,7 +97,7 @@ class PostgresDatabase:
         return Numbers(*found)
 
     def contains(self, column: str, place: int) -> str:
-        # In the collation C only A to Z become lower case, as in SQLite.
+        # With the collation C, lower() converts only A to Z, as in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -115,7 +115,7 @@ class PostgresDatabase:
         )
 
     def check_space(self) -> None:
-        """PostgreSQL has a disk of its own, which this process does not see."""
+        """Does nothing, because this process cannot see the disk of PostgreSQL."""
 
     async def ping(self) -> None:
         rows = await self.read(
@@ -134,7 +134,7 @@ class PostgresDatabase:
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Execute the statements of a transaction that has begun. Raises what asyncpg raises."""
+    """Executes the statements of a transaction that has begun. Raises the exceptions of asyncpg."""
     try:
         step = next(transaction)
         while True:

@@ -1,4 +1,4 @@
-"""Checks a PostgreSQL server and its schemas without changing anything, not even a schema of an older version."""
+"""Checks a PostgreSQL server and its schemas without changing anything. Does not migrate older schemas."""
 
 import contextlib
 import time
@@ -16,7 +16,7 @@ from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
-STATEMENT_TIMEOUT = 5.0  # a lock of another transaction may take as long
+STATEMENT_TIMEOUT = 5.0  # seconds, in case another transaction holds a lock
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -25,14 +25,17 @@ _SAFETY = {
 
 
 class ServerReport(NamedTuple):
-    server: list[str]  # its faults
-    stores: dict[Environment, list[str]]  # the faults of each environment
+    server: list[str]  # faults of the server
+    stores: dict[Environment, list[str]]  # faults of each environment
     about: dict[Environment, str]
     ahead: float  # seconds by which the server's clock is ahead of this machine's
 
 
 async def check_server(url: str, connections: int) -> ServerReport:
-    """`connections` is how many this node may open. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    """Checks a server to which this node may open `connections` connections.
+
+    Raises OSError, TimeoutError and asyncpg.PostgresError.
+    """
     async with _connected(url) as connection, connection.transaction(readonly=True):
         before = time.time()
         now: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
@@ -45,7 +48,10 @@ async def check_server(url: str, connections: int) -> ServerReport:
 
 
 async def has_schemas(url: str) -> bool:
-    """Whether the database has the schemas of Petstore. Raises OSError, TimeoutError and asyncpg.PostgresError."""
+    """Returns whether the database has Petstore's schemas.
+
+    Raises OSError, TimeoutError and asyncpg.PostgresError.
+    """
     async with _connected(url) as connection:
         return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
 
@@ -61,7 +67,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 
 async def _connect(hosts: list[str]) -> Connection:
-    """A connection to the host that takes writes, as the service has; where none does, to the first that answers."""
+    """Connects to the host that accepts writes, as the service does, or else to the first host that responds."""
     outage: Exception = OSError("no host")
     for wanted in ("read-write", "any"):
         for host in hosts:
@@ -82,12 +88,13 @@ async def _server(connection: Connection, connections: int) -> list[str]:
     rows = await connection.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", list(_SAFETY))
     faults = [f"PostgreSQL runs with {name} = off: {_SAFETY[name]}" for name, value in rows if value == "off"]
     if await connection.fetchval("SELECT pg_is_in_recovery()"):
-        faults.append("PostgreSQL is a replica: it takes no writes")
-    most = int(await connection.fetchval("SELECT current_setting('max_connections')"))
-    kept = int(await connection.fetchval("SELECT current_setting('superuser_reserved_connections')"))
-    if connections > most - kept:
+        faults.append("PostgreSQL is a replica and does not accept writes")
+    limit = int(await connection.fetchval("SELECT current_setting('max_connections')"))
+    reserved = int(await connection.fetchval("SELECT current_setting('superuser_reserved_connections')"))
+    if connections > limit - reserved:
         faults.append(
-            f"this node may open {connections} connections (workers × --postgres-pool), PostgreSQL takes {most - kept}"
+            f"this node may open {connections} connections (workers × --postgres-pool),"
+            f" but PostgreSQL accepts only {limit - reserved}"
         )
     return faults
 
@@ -107,7 +114,7 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         last = await connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}")
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
-            faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be given twice")
+            faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be assigned twice")
     rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
     faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     return faults, f"schema {version}"

@@ -1,4 +1,4 @@
-"""Recognises a PostgreSQL schema that Petstore has written, and brings it up to date."""
+"""Recognises a PostgreSQL schema written by Petstore, and migrates it to the newest version."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ import asyncpg
 from petstore.errors import OperatorError
 from petstore.store.schema import UNRECOGNISED, Migration, known_migrations, pending
 
-MIGRATION_LOCK = 7_387_783  # any number, the same on every node
-APPLICATION_NAME = "petstore"  # of connections
+MIGRATION_LOCK = 7_387_783  # an arbitrary number, the same on every node
+APPLICATION_NAME = "petstore"  # shown in pg_stat_activity
 KNOWN = known_migrations("postgres")
 
 
 async def schema_version(connection: Any, schema: str) -> int:
-    """Returns 0 for a schema that does not exist or is empty.
+    """Returns the version of a schema, or 0 if it does not exist or is empty.
 
-    Raises OperatorError for a schema that has tables and that Petstore has not written.
+    Raises OperatorError if the schema has tables that Petstore did not write.
     """
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
     if not tables:
@@ -31,14 +31,14 @@ async def schema_version(connection: Any, schema: str) -> int:
 
 
 async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Create the schema, or bring it to the newest version, while other nodes may use it.
+    """Creates the schema or migrates it to the newest version, possibly while other nodes use it.
 
-    Must be called inside a transaction that may take long. Each migration happens once, however many nodes start at
-    the same time. Raises OperatorError.
+    Must be called inside a long transaction. Each migration runs once, even if several nodes start at the same time.
+    Raises OperatorError.
     """
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-        # Not IF NOT EXISTS: that reads a cache, which may not have what another node did while this one waited.
+        # CREATE SCHEMA IF NOT EXISTS reads a cache, which may miss what another node did while this one waited.
         if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         needed = await _pending(connection, schema, migrations)
@@ -48,12 +48,12 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
             await connection.execute("UPDATE format SET version = $1", migration.version)
     except asyncpg.InsufficientPrivilegeError as error:
         raise OperatorError(
-            f"the database user may not create the schema {schema}: GRANT CREATE ON DATABASE … TO …"
+            f"the database user is not allowed to create the schema {schema}; run GRANT CREATE ON DATABASE … TO …"
         ) from error
 
 
 async def is_migrated(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> bool:
-    """Whether the schema exists and has the newest version. Raises OperatorError if this version cannot use it."""
+    """Returns whether the schema has the newest version. Raises OperatorError if this version cannot use it."""
     return not await _pending(connection, schema, migrations)
 
 
@@ -66,7 +66,7 @@ async def _pending(connection: Any, schema: str, migrations: Sequence[Migration]
 
 
 async def check_encoding(connection: Any) -> None:
-    """Raises OperatorError."""
+    """Raises OperatorError if the database encoding is not UTF-8."""
     encoding = await connection.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
-        raise OperatorError(f"--store: the database is in {encoding}, which has no room for all names; use UTF8")
+        raise OperatorError(f"--store: the database encoding is {encoding}, which cannot store all names; use UTF8")

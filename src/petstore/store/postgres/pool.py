@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: how many, how long a caller waits, which are kept after a fault; its errors as ours."""
+"""The pool of connections to PostgreSQL: its limits, timeouts and recovery. Translates the errors of asyncpg."""
 
 import asyncio
 import contextlib
@@ -14,26 +14,26 @@ from petstore.store.postgres import migrations
 from petstore.store.schema import NOT_MIGRATED, Migration
 from petstore.store.writing import log_bug
 
-# Errors, by their type, which stands for an SQLSTATE
+# Errors. Each type corresponds to a class of SQLSTATEs.
 
-# Only a bug causes these: a value, a row or a statement that PostgreSQL cannot take, whatever its state.
+# Only bugs cause these errors: PostgreSQL rejects a value, a row or a statement, whatever its state.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
-# But these of them, an operator causes: missing rights, a table that was dropped.
+# Exceptions to the above, which an operator can cause: missing permissions, or a dropped table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-# After one of these, other connections to the server are likely to be of no use either.
+# After one of these errors, other connections to the server are probably broken too.
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
-    asyncpg.ReadOnlySQLTransactionError,  # 25006: no longer the primary, though it answers
+    asyncpg.ReadOnlySQLTransactionError,  # 25006: demoted to a replica, but still responds
     OSError,
 )
 
 
 def translate(error: Exception) -> Exception:
-    """Unavailable or OperatorError for what the server or the network reports; ours and bugs stay themselves."""
+    """Translates errors of the server or the network to Unavailable or OperatorError. Returns others unchanged."""
     if isinstance(error, PetstoreError) or is_bug(error):
         return error
     if isinstance(error, asyncpg.ClientConfigurationError):
@@ -49,19 +49,19 @@ def is_bug(error: Exception) -> bool:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether other connections to this server are likely to be of no use either."""
+    """Returns whether other connections to this server are probably broken too."""
     return isinstance(error, GONE) and not isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
 # Connections
 
 T = TypeVar("T")
-Connection = Any  # asyncpg's pool hands out proxies that its types do not name
+Connection = Any  # asyncpg has no public type for the connections of its pool
 Work = Callable[[Connection], Awaitable[T]]
 
 
 class PostgresPool:
-    """The connections of one process. Opened when first needed: a worker may start before its database."""
+    """The connections of one process. Opened on first use, because a worker may start before its database."""
 
     def __init__(
         self,
@@ -84,15 +84,16 @@ class PostgresPool:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
-        """What `work` returns. It runs in a task of its own: a caller that gives up leaves no statement half sent.
+        """Runs `work` with a connection and returns its result.
 
-        By default it has the time of a request. Raises Unavailable, and whatever of ours `work` raises;
-        OperatorError only to an operator. A bug is raised as it is.
+        `work` runs in a separate task, so that a cancelled caller does not interrupt it in the middle of a statement.
+        The timeout defaults to the time that a request has for one call. Raises Unavailable and the exceptions of
+        `work`. Raises OperatorError only to operators. Bugs are raised unchanged.
         """
         if self._closed:
             raise Unavailable("the store is closed")
         if self._waiting >= self._bounds.queued_reads:
-            raise Unavailable("too many requests wait for a connection to the store")
+            raise Unavailable("too many requests are waiting for a connection to the store")
         self._waiting += 1
         seconds = self._timeouts.call if timeout_seconds is None else timeout_seconds
         task = asyncio.get_running_loop().create_task(self._run(work, seconds))
@@ -104,7 +105,8 @@ class PostgresPool:
             task.add_done_callback(_log_unseen_bug)
             raise
         except OperatorError as error:
-            if self._policy.serving:  # a newer node has migrated the schema, say: this one goes on until it is replaced
+            # For example, a newer node has migrated the schema. This node keeps running until it is replaced.
+            if self._policy.serving:
                 raise Unavailable(str(error)) from error
             raise
 
@@ -139,7 +141,7 @@ class PostgresPool:
         if self._pool is not None:
             return self._pool
         if self._opening is None:
-            # In a task of its own: a migration may take longer than the first caller waits.
+            # In a separate task, because a migration may take longer than the first caller waits.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
@@ -168,7 +170,7 @@ class PostgresPool:
             self._opening = None
 
     async def _needs_migration(self, connection: Connection, schema: str) -> bool:
-        """Raises OperatorError for a schema that cannot be used, or that may not be migrated here."""
+        """Raises OperatorError if the schema cannot be used, or needs a migration that the policy does not allow."""
         if await migrations.is_migrated(connection, schema, self._migrations):
             return False
         if not self._policy.migrate:
@@ -176,12 +178,12 @@ class PostgresPool:
         return True
 
     async def _connect(self, _: str, **options: Any) -> Connection:
-        """Connect to the first host that answers, beginning with the one that answered last.
+        """Connects to the first host that responds. Tries the most recently used host first.
 
-        Each host has its share of the time: asyncpg would leave all of it to one that swallows packets.
+        Divides the timeout among the hosts, because asyncpg would spend all of it on a host that drops packets.
         """
         options["timeout"] = self._timeouts.step / len(self._hosts)
-        *others, last = self._hosts  # a copy: while this waits, another connection may change the order
+        *others, last = self._hosts  # a copy, because another connection may change the order meanwhile
         for host in others:
             with contextlib.suppress(*DRIVER):
                 return await self._connect_to(host, options)
@@ -194,11 +196,11 @@ class PostgresPool:
 
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
-            # To close a connection, asyncpg sends a last message and waits; a server that hangs does not answer it.
+            # asyncpg sends a last message before it closes a connection. A hanging server does not respond to it.
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Returns when all work that was begun is done, and cuts off what takes longer than a request may."""
+        """Waits for running work, but no longer than a request would, and closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -207,19 +209,19 @@ class PostgresPool:
             self._opening.cancel()
             await asyncio.wait([self._opening], timeout=timeout)
         if self._pool is not None:
-            with contextlib.suppress(TimeoutError):  # asyncpg then terminates what is still open
+            with contextlib.suppress(TimeoutError):  # asyncpg then terminates open connections
                 await asyncio.wait_for(self._pool.close(), timeout)
 
 
 def each_host(url: str) -> list[str]:
-    """The same URL, with one of its hosts each."""
+    """Returns one URL for each host of a URL."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
     return [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
 
 
 def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
-    """For asyncpg."""
+    """Returns the arguments for `asyncpg.create_pool`."""
     bounds = policy.bounds
     options: dict[str, Any] = {
         "min_size": 1,
@@ -230,23 +232,23 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         "reset": _nothing_to_reset,
     }
     if policy.pgbouncer:
-        # In transaction mode each transaction may get another server connection, which does not know what the last one
-        # has prepared. PgBouncer also refuses settings that it does not keep track of.
+        # In transaction mode, each transaction may use a different server connection, without the statements that were
+        # prepared on the last one. PgBouncer also rejects settings that it does not track.
         options["statement_cache_size"] = 0
     else:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Otherwise PostgreSQL plans a page anew each time, since it cannot know the LIMIT: 182 µs instead of 107.
+        # Otherwise PostgreSQL plans the query for a page each time, because of its LIMIT: 182 µs instead of 107.
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
-        options["target_session_attrs"] = "read-write"  # of several hosts, the one that takes writes
+        options["target_session_attrs"] = "read-write"  # the host that accepts writes
     return options
 
 
 @contextlib.asynccontextmanager
 async def long_transaction(connection: Connection) -> AsyncIterator[None]:
-    """A transaction whose statements may take long: an operator's, never a client's."""
+    """Begins a transaction without statement timeouts. Used for operators, never for clients."""
     async with connection.transaction():
         await connection.execute(
             "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
@@ -257,9 +259,9 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
-    """End the connection at the deadline: a server that hangs does not answer a ROLLBACK either.
+    """Terminates the connection at the deadline, because a hanging server does not respond to a ROLLBACK either.
 
-    Raises TimeoutError then, whatever asyncpg raises: between two messages that is an AttributeError.
+    Raises TimeoutError in place of asyncpg's exception, which may be an AttributeError.
     """
     ended = False
 
@@ -280,12 +282,12 @@ def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
 
 
 def _terminate(connection: Connection) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has closed it already
+    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has already closed it
         connection.terminate()
 
 
 async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
-    """Keep no connection that may be in the middle of an exchange, nor others to a server that is gone."""
+    """Terminates a connection that may be in the middle of an exchange. If the server is gone, expires all others."""
     if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
         _terminate(connection)
     if pool is not None and is_gone(error):
@@ -293,7 +295,7 @@ async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Conn
 
 
 async def _nothing_to_reset(connection: Connection) -> None:
-    """Nothing here leaves anything in a session, and asyncpg's own reset would be a statement more each time."""
+    """Does nothing. Our statements leave no session state, and asyncpg's reset would cost an extra statement."""
 
 
 def _log_unseen_bug(task: "asyncio.Task[Any]") -> None:

@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file per environment.
 
-Reads run in the event loop's thread on a connection of their own, as prepared statements of some microseconds.
-Writes go to the writer's thread. Other processes may write at the same time.
+Reads run in the event loop's thread on a separate connection, and take a few microseconds each. Writes run in the
+writer's thread. Several processes can use the same file.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from petstore.store.sqlite.migrations import check_migrated, migrate
 def open_databases(
     data: Path, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> list[SqliteDatabase]:
-    """Raises OperatorError, and then leaves nothing open."""
+    """Opens the databases of both environments. Raises OperatorError, and then leaves nothing open."""
     databases = []
     with ExitStack() as opened:
         for environment in ENVIRONMENTS:

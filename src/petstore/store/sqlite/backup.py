@@ -1,4 +1,4 @@
-"""Copies of a SQLite file, as it is at one moment, while a service goes on writing to it."""
+"""Copies a SQLite file as of one moment, while a service continues to write to it."""
 
 import contextlib
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from petstore.store.database import steps
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout, translating
 from petstore.store.sqlite.database import raise_last_id, run
 
-STEP = 1_000  # pages between two reports of progress
+STEP = 1_000  # pages between two calls of `progress`
 
 
 class Snapshot:
-    """The file as it is now: it has all that was committed before, and nothing that is committed later.
+    """The state of a file at one moment, with everything committed before and nothing committed later.
 
-    While a snapshot is open SQLite cannot start its log over, so the log grows by what is written meanwhile.
+    While a snapshot is open, SQLite cannot restart its write-ahead log, so the log grows with every write.
     """
 
     def __init__(self, path: Path, step: int = STEP) -> None:
@@ -28,12 +28,12 @@ class Snapshot:
         with translating():
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             set_busy_timeout(self._source, BUSY_TIMEOUT)
-            # A transaction that stays open: otherwise each commit of others would make a copy in steps begin anew.
+            # Keep a transaction open. Otherwise, each commit by another connection would restart a copy in steps.
             self._source.execute("BEGIN")
             self.bytes: int = self._source.pragma("page_count") * self._source.pragma("page_size")
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
-        """`progress` is called with the number of bytes of each step. Raises Unavailable."""
+        """Copies the snapshot to a file. Calls `progress` with the number of bytes of each step. Raises Unavailable."""
         with translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
@@ -51,21 +51,21 @@ class Snapshot:
 
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
-    """Write an audit entry into a file of the newest schema. Raises Unavailable."""
+    """Writes an audit entry to a file with the newest schema. Raises Unavailable."""
     with translating(), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
-    """Let `path` give out no id that the file it replaces has given out: whether that could be read.
+    """Ensures that `path` assigns no id that the file it replaces has assigned.
 
-    Raises Unavailable.
+    Returns False if the replaced file cannot be read. Raises Unavailable.
     """
     try:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
-        return False  # the file is damaged, which may well be why it is replaced
+        return False  # damaged, which may be why it is replaced
     with translating(), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))

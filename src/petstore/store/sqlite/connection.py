@@ -1,4 +1,4 @@
-"""A SQLite file: the settings of a connection, SQLite's errors as ours, the queue of writers."""
+"""Connections to a SQLite file, the translation of SQLite's errors, and the lock that queues writers."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
 
-# When the log has this many pages (16 MiB), SQLite copies it into the file: so rarely that writers do not notice.
+# When the write-ahead log has this many pages (16 MiB), it is copied into the file. Writers do not notice this.
 WAL_PAGES = 4096
 FILE_PRAGMAS: dict[str, Any] = {
     "journal_mode": "WAL",
@@ -30,19 +30,22 @@ PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 10
 
 
 def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] = apsw.Connection) -> apsw.Connection:
-    """A connection for one thread at a time; `kind` is for tests that inject faults. Raises apsw.Error."""
+    """Opens a connection, which only one thread may use at a time. Raises apsw.Error.
+
+    Tests inject faults with `kind`.
+    """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without its mutexes, which SQLite takes for every value of every row. Of a path without links, because NOFOLLOW
-    # refuses any link in the path, and a link to the data directory is the operator's.
+    # Without NOMUTEX, SQLite would lock a mutex for every value of every row. NOFOLLOW rejects any symlink in the path.
+    # The directory is resolved first, because the data directory may be a symlink.
     flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
     connection = kind(str(path.parent.resolve() / path.name), flags=flags)
     try:
-        # First of all: the statements below can already meet a locked file.
+        # Set first, because another process may hold a lock when the statements below run.
         set_busy_timeout(connection, BUSY_TIMEOUT)
-        # Otherwise SQLite plans a statement anew for another value of a parameter.
+        # Otherwise SQLite may plan a statement again when the value of a parameter changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.convert_binding = _converted
-        # One by one: of several in one text, SQLite would leave out those after the first that returns a row.
+        # Each in a separate statement, because SQLite would skip those after the first that returns a row.
         for name, value in (PRAGMAS if readonly else FILE_PRAGMAS | PRAGMAS).items():
             connection.pragma(name, value)
     except BaseException:
@@ -52,8 +55,8 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 
 def connect_to_examine(path: Path) -> apsw.Connection:
-    """A connection that leaves the file as it is, whether or not a service uses it. Raises apsw.Error."""
-    # Without a log, no process has the file open. `immutable` then keeps SQLite from creating one.
+    """Opens a connection that does not change the file, whether or not a service uses it. Raises apsw.Error."""
+    # Without a write-ahead log, no process has the file open, and `immutable` prevents SQLite from creating one.
     log = path.with_name(path.name + "-wal")
     address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
     connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -63,7 +66,7 @@ def connect_to_examine(path: Path) -> apsw.Connection:
 
 
 def _converted(_cursor: apsw.Cursor, _place: int, value: object) -> str:
-    """For a value that SQLite has no type for: a list becomes a JSON array, and anything else is a bug."""
+    """Converts a list, for which SQLite has no type, to a JSON array. Any other type is a bug."""
     if type(value) is not list:
         raise TypeError(f"SQLite has no type for {type(value).__name__}")
     return msgspec.json.encode(value).decode()
@@ -75,7 +78,7 @@ def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
 
 # Errors
 
-# Only a bug causes these: a statement, a value or a row that SQLite cannot take, whatever the state of the file.
+# Only bugs cause these errors: SQLite rejects a statement, a value or a row, whatever the state of the file.
 BUGS = (
     apsw.SQLError, apsw.ConstraintError, apsw.MismatchError, apsw.MisuseError, apsw.RangeError, apsw.TooBigError,
     apsw.BindingsError, apsw.IncompleteExecutionError, apsw.CursorClosedError, apsw.ThreadingViolationError,
@@ -83,7 +86,7 @@ BUGS = (
 
 
 def translate(error: Exception) -> Exception:
-    """Unavailable for what SQLite or the file system reports; ours and bugs stay themselves."""
+    """Translates errors of SQLite or the file system to Unavailable. Returns others, including bugs, unchanged."""
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
@@ -102,18 +105,18 @@ def translating() -> Iterator[None]:
         raise translate(error) from error
 
 
-# The queue of writers
+# The lock that queues writers
 
 
 class WriteLock:
-    """A file lock, across processes, that a writer holds while it waits for SQLite's own lock.
+    """A file lock that the writers of all processes take before SQLite's own lock.
 
-    SQLite waits by sleeping and trying again, which starves some of several busy writers. The kernel wakes the waiters
-    of a file lock in turn, and releases the lock of a process that dies.
+    SQLite waits by sleeping and retrying, which starves some writers if several are busy. The kernel wakes the waiters
+    of a file lock in order, and releases the lock of a process that dies.
     """
 
     def __init__(self, path: Path) -> None:
-        """`path` is the database's."""
+        """`path` is the path of the database."""
         self._path = path.with_name(path.name + "-turn")
         self._file: int | None = None
 

@@ -1,4 +1,4 @@
-"""Runs the shared SQL on a SQLite file: reads in the event loop's thread, transactions in the writer's."""
+"""Runs the shared SQL on a SQLite file. Reads run in the event loop's thread, transactions in the writer's thread."""
 
 import asyncio
 import re
@@ -31,11 +31,11 @@ class SqliteDatabase:
     """See `Database` for what each method does."""
 
     immediate = True
-    # An answer may come late: usage that was refused and then written after all would be counted twice.
+    # Long, because usage that is committed after its timeout would be added again and count twice.
     usage_timeout = 60.0
 
     schema = "main"
-    for_update = skip_locked = ""  # a transaction has the whole file to itself
+    for_update = skip_locked = ""  # a transaction locks the whole file
     counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
@@ -47,7 +47,7 @@ class SqliteDatabase:
         connect: Callable[[Path], apsw.Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The file has the newest schema. Tests inject faults with `connect` and `clock`."""
+        """Opens a file with the newest schema. Tests inject faults with `connect` and `clock`."""
         self.environment: Environment = environment
         self.bounds = bounds
         self.freshness = Freshness(announce, self._numbers)
@@ -55,7 +55,7 @@ class SqliteDatabase:
         self._reader = connect(path)
         try:
             self._reader.pragma("query_only", "ON")
-            self._cursor = self._reader.cursor()  # one for all reads: a new one for each would cost a microsecond
+            self._cursor = self._reader.cursor()  # shared by all reads; a new cursor costs a microsecond
             self._read_health = Health("store", environment, "read")
             self._writer = Writer(path, environment, self.freshness, bounds, connect, clock)
         except BaseException:
@@ -63,7 +63,7 @@ class SqliteDatabase:
             raise
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        # All rows at once: an unfinished statement would keep its snapshot, and SQLite could not start the log over.
+        # Fetch all rows, because an unfinished statement keeps its snapshot, and SQLite could not restart the log.
         try:
             rows = self._cursor.execute(translated(sql), values).fetchall()
         except apsw.Error as error:
@@ -77,7 +77,7 @@ class SqliteDatabase:
         return rows
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """In another thread, so that the event loop goes on."""
+        """Reads in another thread, so that the event loop is not blocked."""
 
         def work() -> list[Row]:
             with closing(connect(self._path, readonly=True)) as connection:
@@ -112,7 +112,7 @@ class SqliteDatabase:
         return f"instr(lower({column}), ${place}) > 0"
 
     def lock_pet_ids(self) -> Transaction[None]:
-        yield from ()  # a transaction has the whole file to itself
+        yield from ()  # a transaction locks the whole file
 
     def draw_pet_ids(self, count: int) -> Transaction[int]:
         rows = yield Statement("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
@@ -128,7 +128,7 @@ class SqliteDatabase:
         free, least = shutil.disk_usage(directory).free, self.bounds.import_free_bytes
         if free < least:
             raise OperatorError(
-                f"{directory}: only {free // 2**20:,} MiB are free, and an import leaves {least // 2**20:,} MiB;"
+                f"{directory}: only {free // 2**20:,} MiB are free, but an import must leave {least // 2**20:,} MiB;"
                 " free some space first"
             )
 
@@ -143,12 +143,12 @@ class SqliteDatabase:
         self._reader.close()
 
     def release(self) -> None:
-        """Closes a database that was never used."""
+        """Closes a database whose writer has not started."""
         self._reader.close()
 
 
 def raise_last_id(table: str, last: int) -> Transaction[None]:
-    """Let no id up to this one be given out again."""
+    """Ensures that the table assigns only ids above `last`."""
     if (yield Statement("SELECT 1 FROM sqlite_sequence WHERE name = $1", (table,))):
         yield Statement("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", (last, table))
     else:
@@ -156,7 +156,7 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Execute the statements of a transaction that has begun. Raises apsw.Error."""
+    """Executes the statements of a transaction that has begun. Raises apsw.Error."""
     try:
         step = next(transaction)
         while True:
@@ -181,5 +181,5 @@ def _insert_into(table: Table) -> str:
 
 @lru_cache(maxsize=256)
 def translated(sql: str) -> str:
-    """The shared dialect, in SQLite's. A list is bound as a JSON array, see `connect`."""
+    """Translates a statement from the shared dialect to SQLite's. A list is bound as a JSON array (see `connect`)."""
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))

@@ -1,4 +1,4 @@
-"""Checks a SQLite file without changing anything: whether it is sound, the version of its schema, what is in it."""
+"""Checks a SQLite file without changing anything. Reports damage, the schema version and the number of rows."""
 
 from contextlib import closing
 from functools import cache
@@ -16,7 +16,7 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-_ID_MAX = 2**62  # no service gets so far: beyond it, a forged file would soon have no id left to give out
+_ID_MAX = 2**62  # no service assigns so many ids; with a higher id, a forged file would soon run out of them
 
 Definitions = dict[tuple[str, str], str]  # the SQL of each table and index, by kind and name
 
@@ -25,11 +25,11 @@ class FileReport(NamedTuple):
     faults: list[str]
     schema: int = 0
     rows: dict[str, int] = {}  # noqa: RUF012  # never written to
-    newest: float | None = None  # the latest time that any row has, in Unix seconds
+    newest: float | None = None  # the latest time in any row, in Unix seconds
 
 
 def check_database_file(path: Path) -> FileReport:
-    """Whether or not a service runs on the file."""
+    """Checks a file, which a running service may use."""
     try:
         with closing(connect_to_examine(path)) as connection:
             return _report(connection)
@@ -63,10 +63,10 @@ def _report(connection: apsw.Connection) -> FileReport:
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
-    """What differs from a new file of the same schema.
+    """Returns the differences from a new file with the same schema version.
 
-    A trigger or a function in a forged file could run in the middle of our statements. A weaker constraint could drop
-    animals that were acknowledged.
+    A trigger or a function in a forged file could run as part of our statements. A weaker constraint could lose
+    acknowledged animals.
     """
     expected, found = _definitions_of(version), _definitions(connection)
     faults = []

@@ -1,4 +1,4 @@
-"""Idempotency records in SQLite, which the writer reads and writes in the same transaction as the animals."""
+"""Idempotency records in SQLite. The writer reads and writes them in the same transaction as the animals."""
 
 from functools import lru_cache
 from itertools import chain
@@ -15,7 +15,7 @@ from petstore.store.writing import AddPet, Records
 
 @lru_cache(maxsize=ROWS_MAX)
 def _find_sql(names: int) -> str:
-    # The animal as it was when it was added, whatever became of it.
+    # Returns the animal as it was when it was added.
     return (
         f"SELECT i.key_id, i.token, i.body_digest, i.pet_id, {', '.join(f'i.{field}' for field in NEW_PET_FIELDS)}"
         f" FROM ({rows_sql(('key_id', 'token'), names)}) AS n"
@@ -35,7 +35,7 @@ class IdempotencyRecords:
         self._pruned = 0.0
 
     def find(self, connection: apsw.Connection, adds: list[AddPet]) -> Records:
-        """The records of earlier requests with the same idempotency keys."""
+        """Returns the records of earlier requests with the same idempotency keys."""
         names = {add.idempotency_key.name for add in adds if add.idempotency_key}
         if not names:
             return {}
@@ -55,7 +55,7 @@ class IdempotencyRecords:
             if (key := add.idempotency_key) and isinstance(add.result, Added)
         ]
         if records:
-            # REPLACE: an expired record may still be there.
+            # REPLACE, because there may still be an expired record.
             connection.executemany(_REMEMBER, records)
 
     def _prune(self, connection: apsw.Connection, now: float) -> None:
@@ -66,5 +66,5 @@ class IdempotencyRecords:
             " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
             (now - IDEMPOTENCY_LIFETIME, self._bounds.pruned_records),
         )
-        if connection.changes() < self._bounds.pruned_records:  # otherwise there are more, for the next batch
+        if connection.changes() < self._bounds.pruned_records:  # otherwise the next batch continues
             self._pruned = now

@@ -1,4 +1,4 @@
-"""Recognises a SQLite file that Petstore has written, and brings its schema up to date."""
+"""Recognises a SQLite file written by Petstore, and migrates its schema to the newest version."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -10,19 +10,20 @@ from petstore.errors import OperatorError
 from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, known_migrations, pending
 from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
 
-APPLICATION_ID = 0x50657453  # "PetS", in the header of every file that Petstore 1.0 or later has written
-RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the present files"
+APPLICATION_ID = 0x50657453  # "PetS", in the header of every file written by Petstore 1.0 or later
+RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the current files"
 KNOWN = known_migrations("sqlite")
 
-# What the beginning of a file says: its user_version, its application_id, and how many entries its schema has.
+# The positions of three values at the beginning of a file: user_version, application_id, and the number of entries in
+# the schema.
 _HEAD = 108
 _FIELDS = ((60, 64), (68, 72), (103, 105))
 
 
 def schema_version(connection: apsw.Connection) -> int:
-    """Returns 0 for an empty file, such as a start that was killed leaves behind.
+    """Returns the schema version of a file, or 0 if it is empty, for example because a start was killed.
 
-    Raises OperatorError for a file that Petstore has not written.
+    Raises OperatorError if Petstore did not write the file.
     """
     entries = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
     return _recognised(connection.pragma("application_id"), connection.pragma("user_version"), is_empty=not entries)
@@ -37,9 +38,9 @@ def _recognised(application_id: int, version: int, *, is_empty: bool) -> int:
 
 
 def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Create the file, or bring it to the newest schema, while other processes may use it.
+    """Creates the file or migrates it to the newest schema, possibly while other processes use it.
 
-    Raises OperatorError for a file that cannot be used. One that is not recognised stays as it is.
+    Raises OperatorError if the file cannot be used. Does not change a file that it does not recognise.
     """
     check_recognised(path, migrations)
     with (
@@ -59,25 +60,25 @@ def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
 
 
 def check_recognised(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Raises OperatorError for a file that Petstore, or this version of it, did not write. Changes nothing."""
+    """Raises OperatorError if Petstore did not write the file, or if a newer version did. Changes nothing."""
     with _errors_of(path):
         if path.exists():
             pending(migrations, _version_in(path))
 
 
 def check_migrated(path: Path) -> None:
-    """Raises OperatorError for a file that is missing, cannot be used, or needs a migration. Changes nothing."""
+    """Raises OperatorError if the file is missing, cannot be used, or needs a migration. Changes nothing."""
     with _errors_of(path):
         if not path.exists() or pending(KNOWN, _version_in(path)):
             raise OperatorError(NOT_MIGRATED)
 
 
 def _version_in(path: Path) -> int:
-    """The schema version of an existing file, which stays as it is, even while other processes start to use it."""
-    if path.with_name(path.name + "-wal").exists():  # which may have a newer header
+    """Returns the schema version of a file without changing it, even if other processes open it at the same time."""
+    if path.with_name(path.name + "-wal").exists():  # the log may have a newer header
         with contextlib.closing(connect_to_examine(path)) as connection:
             return schema_version(connection)
-    # Not by SQLite, which would create a log or, as `immutable`, could see half of another process's changes.
+    # Read without SQLite, which would create a log or, with `immutable`, could see an incomplete change.
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if not head:
@@ -96,9 +97,9 @@ def _errors_of(path: Path) -> Iterator[None]:
         raise OperatorError(f"{path}: {error}") from None
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, OSError) as error:
         raise OperatorError(
-            f"{path}: cannot be opened for writing; give the user of this service the rights"
+            f"{path}: cannot be opened for writing; give the service's user write permission"
         ) from error
     except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise OperatorError(f"{path}: is damaged, or not a database of Petstore; {RESTORE}") from error
+        raise OperatorError(f"{path}: is damaged or not a Petstore database; {RESTORE}") from error
     except apsw.Error as error:
         raise OperatorError(f"{path}: cannot be opened: {error}") from error

@@ -1,9 +1,9 @@
-"""Statements that take many rows as parameters."""
+"""Statements with many rows as bound parameters."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-ROWS_MAX = 40  # in one statement, so that the connection keeps the prepared statements of all sizes
+ROWS_MAX = 40  # rows per statement; few enough for the connection to cache the prepared statements of all sizes
 
 T = TypeVar("T")
 

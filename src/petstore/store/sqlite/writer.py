@@ -1,11 +1,12 @@
-"""The one writer of a process: a thread that puts all waiting writes into one transaction, so one fsync serves many.
+"""The writer of a process: a thread that commits all queued writes in one transaction, with one fsync.
 
-The event loop queues writes. The thread waits for its turn among the processes that write this file, and only then
-takes all that is queued: the longer it waited, the more share its commit. SQLite releases the interpreter's lock at
-every step, and getting it back from a busy event loop costs more than an insert. So one statement inserts many rows.
+The event loop queues writes. The thread waits for its turn among the processes that write to this file, and only then
+takes the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at
+every step, and getting it back from a busy event loop takes longer than an insert. Therefore, one statement inserts
+many rows.
 
-The thread skips writes that are too close to their deadline. What it has begun it finishes, even if a lock or a disk
-hangs and the deadlines pass meanwhile. The event loop then refuses the writes: their callers do not wait.
+The thread skips writes that are too close to their deadline. It finishes every batch that it has begun, even if a lock
+or a disk hangs. If deadlines pass meanwhile, the event loop refuses the writes, so that their callers do not wait.
 """
 
 import asyncio
@@ -35,8 +36,8 @@ from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
-WAL_MAX = 32 * 1024 * 1024  # bytes, from which on the writer waits for readers to start the log over
-CHECKPOINT_TIMEOUT = 0.2  # seconds of such a wait, in which other writers wait too
+WAL_MAX = 32 * 1024 * 1024  # bytes; if the log is larger, the writer waits for readers so that SQLite can restart it
+CHECKPOINT_TIMEOUT = 0.2  # seconds of this wait, which also blocks other writers
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -44,7 +45,7 @@ _NUMBERS = numbers_sql("main")
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A function of the connection, which runs inside a transaction; `alone`: with no other write in it."""
+    """A function that runs in a transaction. If `alone`, the transaction contains no other write."""
 
     future: "asyncio.Future[Any]"
     deadline: float
@@ -58,13 +59,13 @@ Write = AddPet | Call
 
 
 class BatchResult(NamedTuple):
-    """Of a batch, in the writer's thread."""
+    """The result of a batch, which the thread passes to the event loop."""
 
-    writes: list[Write]  # with their results; without those whose time was over
+    writes: list[Write]  # with their results; writes that were too late are missing
     changes: Collection[Change] = ()
-    reached: Numbers = Numbers()  # by the changes
-    first_id: int | None = None  # of a batch of animals only, whose results are still to be made
-    fault: Exception | None = None  # why none of them was written
+    reached: Numbers = Numbers()  # the numbers after the changes
+    first_id: int | None = None  # set if the batch has only creates, whose results are not set yet
+    fault: Exception | None = None  # why nothing was written
 
 
 class Writer:
@@ -86,15 +87,15 @@ class Writer:
         self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Write] = deque()  # the event loop appends, the thread takes
-        self._in_flight: list[Write] = []  # what the thread has taken
-        self._thread_busy = False  # it was woken, and its last batch is not handed back
+        self._waiting: deque[Write] = deque()  # the event loop appends, the thread pops
+        self._in_flight: list[Write] = []  # taken by the thread
+        self._thread_busy = False  # woken, and its last result has not arrived
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
-        self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to go on
-        self._thread_ended: asyncio.Future[None] | None = None  # None: there is no thread yet
+        self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._thread_ended: asyncio.Future[None] | None = None  # None until the thread starts
         # Used by the thread only.
         self._write_lock = WriteLock(path)
         self._idempotency = IdempotencyRecords(bounds)
@@ -109,7 +110,7 @@ class Writer:
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """Raises Unavailable when too many writes wait already."""
+        """Queues a create. Raises Unavailable if the queue is full."""
         future: asyncio.Future[Added] = self._loop.create_future()
         if deadline is None:
             deadline = self._clock() + self._timeouts.deadline
@@ -119,10 +120,10 @@ class Writer:
     def call(
         self, work: Callable[[apsw.Connection], T], changes: Collection[Change], timeout: float | None = None
     ) -> "asyncio.Future[T]":
-        """Run `work` in a transaction, and announce `changes` afterwards.
+        """Queues `work`, which runs in a transaction. Announces `changes` after the commit.
 
-        With a longer timeout than a request has, the work may also take longer, so it gets a transaction of its own.
-        Raises Unavailable when too many writes wait already.
+        Work with a longer timeout than a request may also take longer, so it gets a separate transaction. Raises
+        Unavailable if the queue is full.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         usual = self._timeouts.deadline
@@ -140,7 +141,7 @@ class Writer:
         self._waiting.append(write)
         if not self._thread_busy:
             self._thread_busy = True
-            # Not at once: other writes of this turn of the loop go into the same batch.
+            # Wake the thread in the next iteration of the loop, so that other writes of this iteration join the batch.
             self._loop.call_soon(self._to_thread.put, True)
 
     def _start(self) -> None:
@@ -149,14 +150,14 @@ class Writer:
         threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
     def _refuse_late(self) -> None:
-        """Refuse the writes that come too late, even if a disk or a lock hangs; again and again."""
+        """Refuses writes that are too late, even if a disk or a lock hangs. Repeats itself every `check_interval`."""
         self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
         latest = now + self._timeouts.reserve
         self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
-        if late and not self._health.down:  # also if every caller has given up by now
+        if late and not self._health.down:  # even if all callers have given up
             self._health.failed("the writer hangs")
         self._refuse(late)
 
@@ -168,7 +169,7 @@ class Writer:
                 write.future.set_exception(late)
 
     async def drain(self) -> None:
-        """Returns when all writes are answered."""
+        """Waits until all writes have their results."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -203,11 +204,11 @@ class Writer:
         task.add_done_callback(self._answered)
 
     async def _answer(self, result: BatchResult) -> None:
-        """Announces first, then answers every caller."""
+        """Announces the changes, then delivers the results."""
         failure: Exception | None = None
         try:
             await self._freshness.announce(result.changes, result.reached)
-        except Exception as error:  # whatever it is, no caller may be left waiting
+        except Exception as error:  # no caller may be left waiting
             failure = error
         deliver((write.future, failure or write.result) for write in result.writes)
 
@@ -216,7 +217,7 @@ class Writer:
         if not (self._thread_busy or self._answering):
             self._idle.set()
 
-    # From here on: the writer's thread.
+    # The methods below run in the writer's thread.
 
     def _run(self) -> None:
         connection: apsw.Connection | None = None
@@ -226,11 +227,11 @@ class Writer:
                 if connection is None:
                     connection = self._connect(self._path)
                     set_busy_timeout(connection, 0)
-                    # It adds at the end and seldom reads: a large cache would fill up for hours, and help nothing.
+                    # The writer appends and rarely reads, so a large cache would only use memory.
                     connection.pragma("cache_size", -1024)
-                    # In place of SQLite's own checkpoint, which is part of a commit and keeps its callers waiting.
+                    # Replaces SQLite's automatic checkpoint, which is part of a commit and would delay the callers.
                     connection.set_wal_hook(self._note_wal_pages)
-                # Always in the queue: a writer that tried without it would pass those that wait, again and again.
+                # Always take the lock. A writer that tried without it would overtake the waiting ones again and again.
                 with self._write_lock:
                     taken = self._take()
                     result = self._commit(connection, self._in_time(taken))
@@ -249,7 +250,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _take(self) -> list[Write]:
-        """What waits: a batch at most, and a write that wants to be alone by itself."""
+        """Takes up to one batch from the queue. A write that must be alone is a batch by itself."""
         taken: list[Write] = []
         while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
@@ -265,16 +266,16 @@ class Writer:
             return BatchResult([])
         plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
         if len(plain) == len(writes) <= ROWS_MAX:
-            with contextlib.suppress(apsw.BusyError):  # of a program that does not queue
-                # One statement, which is a transaction of its own.
+            with contextlib.suppress(apsw.BusyError):  # another program, which does not take the write lock
+                # Without BEGIN, the statement is a transaction by itself.
                 first = _insert(connection, plain)
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
-        # Once more: for some the lock may have come too late.
+        # Check again, because the lock may have come too late for some writes.
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
-        """Raises apsw.BusyError when another process keeps SQLite's write lock for so many seconds."""
+        """Begins a transaction. Raises apsw.BusyError if it cannot get SQLite's write lock within `timeout` seconds."""
         set_busy_timeout(connection, min(self._timeouts.step, timeout))
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -282,7 +283,7 @@ class Writer:
             set_busy_timeout(connection, 0)
 
     def _write(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
-        """The rest of a transaction that has begun."""
+        """Executes and commits a transaction that has begun."""
         changes: set[Change] = set()
         last_id = 0
         adds = [write for write in writes if isinstance(write, AddPet)]
@@ -297,18 +298,18 @@ class Writer:
             replay(adds, records | new_records(new))
         for write in writes:
             if isinstance(write, Call):
-                connection.execute("SAVEPOINT call")  # a call that fails takes nothing else with it
+                connection.execute("SAVEPOINT call")  # a call that fails must not fail the other writes
                 try:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    if not connection.in_transaction:  # a full disk has ended the whole transaction
+                    if not connection.in_transaction:  # for example, a full disk rolls back the whole transaction
                         raise
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
-        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise only clients' animals were added
+        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise the batch has only added animals
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
@@ -317,7 +318,7 @@ class Writer:
         return BatchResult(writes, changes, reached)
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
-        """Without those that come too late, or whose callers have gone."""
+        """Returns the writes that are not too late and whose callers still wait."""
         latest = self._clock() + self._timeouts.reserve
         return [write for write in writes if latest < write.deadline and not write.future.done()]
 
@@ -326,9 +327,9 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copy the log into the file, after the callers have their answers.
+        """Copies the log into the file, after the results are delivered.
 
-        Readers that come and go without a pause can keep SQLite from starting the log over: then wait for them.
+        Overlapping readers can prevent SQLite from restarting the log. If the log becomes too long, waits for them.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
@@ -359,7 +360,7 @@ def _insert_sql(rows: int) -> str:
 
 
 def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
-    """Returns the first id. The others follow it, because no other process can insert within the transaction."""
+    """Inserts animals and returns the first id. The ids are consecutive, because no other process can insert."""
     for some in portions(adds):
         values: list[Any] = []
         for add in some:

@@ -1,13 +1,13 @@
 -- The tables of one environment in PostgreSQL.
 
--- Marks this schema as written by Petstore, in one row. Every migration updates the version.
+-- Identifies this schema as written by Petstore, in one row. Every migration updates the version.
 CREATE TABLE format (
     product text PRIMARY KEY CHECK (product = 'petstore'),
     version int  NOT NULL
 );
 INSERT INTO format VALUES ('petstore', 1);
 
--- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+-- Who added animals. `name` is the id of a key or of an import, or the name of an operator.
 CREATE SEQUENCE adders_id_seq;
 CREATE TABLE adders (
     id   int              PRIMARY KEY DEFAULT nextval('adders_id_seq'),
@@ -17,8 +17,7 @@ CREATE TABLE adders (
 );
 ALTER SEQUENCE adders_id_seq OWNED BY adders.id;
 
--- The animals. Ids come from a sequence: they only grow, and none is assigned twice. Columns of a
--- fixed width come first, so that a row needs less padding.
+-- The animals. The sequence never assigns an id twice. Fixed-width columns come first, to reduce padding.
 CREATE SEQUENCE pets_id_seq;
 CREATE TABLE pets (
     id          bigint   PRIMARY KEY DEFAULT nextval('pets_id_seq'),
@@ -33,14 +32,14 @@ ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Animals that an operator has removed together. See docs/decisions/0022.
+-- Removals. An operator can remove several animals at once. See docs/decisions/0022.
 CREATE TABLE removals (
     id    text COLLATE "C" PRIMARY KEY,
     at    double precision NOT NULL,
     actor text             NOT NULL
 );
 
--- Removed animals, with all columns of `pets`. Restoring moves them back.
+-- Removed animals, with all columns of `pets`. Restoring an animal moves it back.
 CREATE TABLE removed_pets (
     id          bigint           PRIMARY KEY,
     category_id bigint           NOT NULL,
@@ -53,7 +52,7 @@ CREATE TABLE removed_pets (
 );
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
--- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
+-- Counts committed changes other than new animals, in one row. See store/freshness.py.
 CREATE TABLE changes (
     edited bigint NOT NULL, -- animals changed, removed or restored
     keys   bigint NOT NULL
@@ -86,8 +85,8 @@ CREATE TABLE secrets (
 );
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
--- or the first attempt added nothing.
+-- Idempotency keys of creates, written in the same transaction as the animal. If a retry finds no record, the first
+-- attempt added nothing.
 CREATE TABLE idempotency (
     key_id      text COLLATE "C" NOT NULL,
     token       text COLLATE "C" NOT NULL,
@@ -101,8 +100,8 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
--- `last_chunk` when the last of them were added.
+-- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is when the last of
+-- them were added. See docs/decisions/0014.
 CREATE TABLE imports (
     id         text COLLATE "C" PRIMARY KEY,
     at         double precision NOT NULL,
@@ -128,7 +127,7 @@ CREATE TABLE import_chunks (
     PRIMARY KEY (import_id, place)
 );
 
--- The audit log: what operators did.
+-- The audit log of operators' actions.
 CREATE SEQUENCE audit_id_seq;
 CREATE TABLE audit (
     id      bigint           PRIMARY KEY DEFAULT nextval('audit_id_seq'),
@@ -152,7 +151,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, measure)
 );
 
--- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
+-- Total usage of all keys and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
     seconds bigint           NOT NULL, -- 60 or 3,600
     start   bigint           NOT NULL,
@@ -161,8 +160,8 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, measure)
 );
 
--- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
--- one count from zero. A gate that has lost its totals begins a new epoch.
+-- The totals of admissions in the gate that have been added to the usage. A gate that has lost its totals begins a new
+-- epoch and counts from zero. See docs/decisions/0013.
 CREATE TABLE counted_admissions (
     key_id    text COLLATE "C" NOT NULL,
     epoch     bigint           NOT NULL,

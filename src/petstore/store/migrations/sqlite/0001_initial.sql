@@ -1,6 +1,6 @@
--- The tables of one environment in SQLite. The header of the file marks it: see store/sqlite/migrations.py.
+-- The tables of one environment in SQLite. The header of the file identifies it (see store/sqlite/migrations.py).
 
--- Who has added animals. `name` is the id of a key or of an import, or the name of an operator.
+-- Who added animals. `name` is the id of a key or of an import, or the name of an operator.
 CREATE TABLE adders (
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT    NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
@@ -21,14 +21,14 @@ CREATE TABLE pets (
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Animals that an operator has removed together. See docs/decisions/0022.
+-- Removals. An operator can remove several animals at once. See docs/decisions/0022.
 CREATE TABLE removals (
     id    TEXT PRIMARY KEY,
     at    REAL NOT NULL,
     actor TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Removed animals, with all columns of `pets`. Restoring moves them back.
+-- Removed animals, with all columns of `pets`. Restoring an animal moves it back.
 CREATE TABLE removed_pets (
     id          INTEGER PRIMARY KEY,
     name        TEXT    NOT NULL,
@@ -41,7 +41,7 @@ CREATE TABLE removed_pets (
 ) STRICT;
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
--- Counts committed changes other than new animals, in one row. store/freshness.py explains how this keeps caches fresh.
+-- Counts committed changes other than new animals, in one row. See store/freshness.py.
 CREATE TABLE changes (
     edited INTEGER NOT NULL, -- animals changed, removed or restored
     keys   INTEGER NOT NULL
@@ -74,8 +74,8 @@ CREATE TABLE secrets (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys of creates, written in the same transaction as the animal. A retry therefore either finds the record,
--- or the first attempt added nothing.
+-- Idempotency keys of creates, written in the same transaction as the animal. If a retry finds no record, the first
+-- attempt added nothing.
 CREATE TABLE idempotency (
     key_id      TEXT    NOT NULL,
     token       TEXT    NOT NULL,
@@ -89,8 +89,8 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files; see docs/decisions/0014. `added` says how many of the file's `total` animals are in the catalogue,
--- `last_chunk` when the last of them were added.
+-- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is when the last of
+-- them were added. See docs/decisions/0014.
 CREATE TABLE imports (
     id         TEXT    PRIMARY KEY,
     at         REAL    NOT NULL,
@@ -116,7 +116,7 @@ CREATE TABLE import_chunks (
     PRIMARY KEY (import_id, place)
 ) STRICT, WITHOUT ROWID;
 
--- The audit log: what operators did.
+-- The audit log of operators' actions.
 CREATE TABLE audit (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     at      REAL NOT NULL,
@@ -138,7 +138,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, measure)
 ) STRICT, WITHOUT ROWID;
 
--- Usage of all keys together and of requests without a valid key, so that a chart costs the same for any number of keys.
+-- Total usage of all keys and of requests without a valid key, so that a chart costs the same for any number of keys.
 CREATE TABLE usage_totals (
     seconds INTEGER NOT NULL, -- 60 or 3,600
     start   INTEGER NOT NULL,
@@ -147,8 +147,8 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, measure)
 ) STRICT, WITHOUT ROWID;
 
--- How much of the gate's totals of admissions has been added to the usage; see docs/decisions/0013. An epoch identifies
--- one count from zero. A gate that has lost its totals begins a new epoch.
+-- The totals of admissions in the gate that have been added to the usage. A gate that has lost its totals begins a new
+-- epoch and counts from zero. See docs/decisions/0013.
 CREATE TABLE counted_admissions (
     key_id    TEXT    NOT NULL,
     epoch     INTEGER NOT NULL,
