@@ -1,8 +1,8 @@
-# Start with `make serve`; `make` alone lists all commands. Python 3.11 or newer and make are enough for serve, console and
-# dist. Some tests need more programs, and say so.
+# Start with `make serve`. Run `make` to list all commands. The commands serve, console and dist need only make and Python
+# 3.11 or newer. Some tests need more programs, and say which.
 
-# `python3`, unless it was built without optimisation, as pyenv does by default: a request then takes 1.3 times the processor
-# time. In its place comes the system's own Python, if that is new enough and can make environments.
+# If `python3` was built without optimisation, which is pyenv's default, requests take 1.3 times as much CPU time. In that
+# case, use the system's Python instead, if it is new enough and can create virtual environments.
 PYTHON ?= $(shell python3 -c 'import sys, sysconfig; sys.exit("--enable-optimizations" in sysconfig.get_config_var("CONFIG_ARGS"))' \
   && /usr/bin/python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
   && echo /usr/bin/python3 || echo python3)
@@ -14,14 +14,14 @@ NODE_TOOLS := client/tests/typescript tests/openapi-lint
 .DEFAULT_GOAL := help
 .PHONY: help setup serve console test test-thorough test-proofs check docs prove bench bench-quick dist release-check container-check lock clean
 
-help: ## Show this list
+help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Petstore requires Python 3.11 or newer. Try: make PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# Only files whose digests the lock files name are installed; then this project, built by the pinned backend.
+# Installs only files whose digests are in the lock files, and then this project, built with the pinned backend.
 $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock | $(VENV)/bin/python
 	$(PIP) install --require-hashes --requirement requirements.lock --requirement requirements-build.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
@@ -32,37 +32,37 @@ $(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements-dev.lo
 	$(PIP) install --no-deps --no-build-isolation --editable . --editable ./client
 	@touch $@ $(VENV)/.installed
 
-# The tools of two tests, which are skipped without them: a machine without npm, or without a network, is no failure here.
+# Two tests use these tools and are skipped without them, so a missing npm or network is not an error here.
 %/node_modules/.package-lock.json: %/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $* --silent && touch $@; fi || true
 
-setup: $(VENV)/.installed ## Make .venv; afterwards .venv/bin/petstore is the command
+setup: $(VENV)/.installed ## Create .venv with the command .venv/bin/petstore
 
 serve: setup ## Start the service on 127.0.0.1:8080 (options: make serve ARGS="--port 9000")
 	@$(BIN)/petstore serve --show-first-key $(ARGS)
 
-console: setup ## Start the operator's console on 127.0.0.1:8081 (make console ARGS="--data …")
+console: setup ## Start the operator console on 127.0.0.1:8081 (options: make console ARGS="--data …")
 	@$(BIN)/petstore console $(ARGS)
 
-# In memory, where there is room: tests sync thousands of small files, and only proofs cut the power.
+# Keep files in memory if there is enough space, because tests sync thousands of small files.
 TEST_FILES := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -gt 6000 ] && echo TMPDIR=/dev/shm)
-# Byte code is kept even where the environment says not to: each of many processes would compile all of it again.
-# Several processes, except for a single file.
+# Use several processes, except for a single file. Write bytecode even if the environment disables it, because otherwise
+# every process would have to compile all modules.
 SINGLE_FILE = $(filter 1,$(words $(foreach word,$(ARGS),$(findstring .py,$(word)))))
 PARALLEL = $(if $(SINGLE_FILE),,--numprocesses 4 --dist loadfile --no-loadscope-reorder)
 PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest $(PARALLEL)
 NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
-test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (some of them: make test ARGS="-k limits")
+test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (for some of them: make test ARGS="-k limits")
 	$(PYTEST) -m "not static and not proof and not thorough" $(ARGS)
 
-test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: every page under axe-core, generated clients, repeated faults
+test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: axe-core on every page, generated clients, repeated faults
 	$(PYTEST) -m thorough $(ARGS)
 
-test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, as it is and with a planted fault
+test-proofs: $(VENV)/.installed-dev ## Run every proof in its short form, with and without a planted fault
 	$(PYTEST) -m proof --dist load --timeout 1800 tests/project/test_prove.py $(ARGS)
 
-check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, documents, the direction of imports, types and known weaknesses, fastest first
+check: $(VENV)/.installed-dev $(NODE_MODULES) ## Check style, documents, imports, types and known vulnerabilities, fastest first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/python -m tools.documents
@@ -74,33 +74,33 @@ check: $(VENV)/.installed-dev $(NODE_MODULES) ## Lint, documents, the direction 
 	$(PYTEST) -q -m static tests/web/test_openapi_lint.py client/tests/test_types.py
 	@$(BIN)/python -m tools.advisories
 
-docs: $(VENV)/.installed-dev ## Write docs/reference/ from the code
+docs: $(VENV)/.installed-dev ## Generate docs/reference/ from the code
 	@$(BIN)/python -m tools.references
 
-prove: $(VENV)/.installed-dev ## Try the claims where others break (three hours; about a minute with ARGS="--scale short")
+prove: $(VENV)/.installed-dev ## Test the guarantees under faults (three hours; about a minute with ARGS="--scale short")
 	$(BIN)/python -m prove $(ARGS)
 
-bench: $(VENV)/.installed-dev ## Race the service against Go and FastAPI doing the same work (needs wrk)
+bench: $(VENV)/.installed-dev ## Compare the service with Go and FastAPI doing the same work (needs wrk)
 	$(BIN)/python bench/race.py $(ARGS)
 
-bench-quick: $(VENV)/.installed-dev ## The same in under two minutes: fewer rows, shorter rounds
+bench-quick: $(VENV)/.installed-dev ## Run a shorter benchmark, in under two minutes
 	$(BIN)/python bench/race.py --seconds 2 --rounds 2 --animals 20000 --rows list,get,create --contenders petstore,go,nginx \
 	  --out bench/results/quick.json $(ARGS)
 
-dist: $(VENV)/.installed ## Build wheels and source archives of service and client, and an SBOM, into dist/
+dist: $(VENV)/.installed ## Build wheels, source archives and an SBOM of the service and the client in dist/
 	@$(BIN)/python -m tools.dist
 
-release-check: dist $(VENV)/.installed-dev ## Install the wheel of dist/ in a new environment and use it (PYTHON=python3.14: in that one)
+release-check: dist $(VENV)/.installed-dev ## Install the wheel from dist/ in a new environment and use it (for another Python: PYTHON=python3.14)
 	@$(BIN)/python -m tools.release --python $(PYTHON)
 
-container-check: dist $(VENV)/.installed-dev ## Build the container image and use it (needs podman and debootstrap, as root)
+container-check: dist $(VENV)/.installed-dev ## Build the container image and use it (needs root, podman and debootstrap)
 	@$(BIN)/python -m tools.containers $(ARGS)
 
-# Pins stay as they are unless ARGS=--upgrade. The platforms at the end are those the service can be installed on.
+# Pins do not change unless ARGS=--upgrade. The service can be installed on the platforms below.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 PLATFORMS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 
-lock: ## Pin all dependencies with their digests in requirements*.lock (make lock ARGS=--upgrade: the newest)
+lock: ## Pin all dependencies with their digests in requirements*.lock (to upgrade them: make lock ARGS=--upgrade)
 	@test -x $(BIN)/uv || { $(MAKE) $(VENV)/bin/python && $(PIP) install uv; }
 	$(COMPILE) $(ARGS) --all-extras --output-file requirements.lock pyproject.toml
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \

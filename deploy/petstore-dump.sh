@@ -1,7 +1,7 @@
 #!/bin/sh
-# /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to the directory $1, names the dump by its time, and tests it by
-# restoring it into a second database. That database, petstore_dump_test, must exist and belong to the user of the URL. Its
-# content is replaced.
+# /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to the directory $1, names the dump after its time, and tests it
+# by restoring it into a second database. That database, petstore_dump_test, must exist and belong to the user in the URL.
+# The script replaces its content.
 set -eu
 . "$(dirname "$0")/petstore-urls.sh"
 address=${STORE%%\?*}
@@ -12,15 +12,15 @@ file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 umask 077
 pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$STORE"
 ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
-# Nothing is dropped before it is sure that this is not the database of the service.
+# Before dropping anything, make sure that this is not the database of the service.
 [ "$(ask 'SELECT current_database()')" = petstore_dump_test ] || {
-  echo "petstore-dump: the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, with parameters behind a ?" >&2
+  echo "petstore-dump: the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, optionally with ?PARAMETERS" >&2
   exit 1
 }
-# Not pg_restore --clean: it fails where an earlier version of Petstore has left other tables.
+# Do not use pg_restore --clean, which fails if an earlier version of Petstore has left other tables.
 ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
 pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"
 [ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
-# Only a dump that could be restored gets its name, and removes the oldest ones. Dumps with other names are not ours.
+# Rename the dump and remove the oldest ones only after the restore has succeeded. Do not touch files with other names.
 mv "$file.part" "$file"
 ls -1 "$1" | grep -x 'petstore-[0-9]\{8\}T[0-9]\{6\}Z\.dump' | head -n "-$keep" | while read -r old; do rm -- "$1/$old"; done

@@ -1,9 +1,9 @@
-# /opt/petstore/deploy/petstore-urls.sh: sets STORE, for psql and pg_dump, and GATE, options for redis-cli, from the settings
-# of the service. Source it in a shell: . /opt/petstore/deploy/petstore-urls.sh
-# Neither contains the password, because every user of this machine can read the arguments of a process. The passwords are
-# exported as PGPASSWORD and REDISCLI_AUTH, which these programs read.
+# /opt/petstore/deploy/petstore-urls.sh: reads the settings of the service, and sets STORE (a URL for psql and pg_dump) and
+# GATE (options for redis-cli). Source it in a shell: . /opt/petstore/deploy/petstore-urls.sh
+# Neither contains a password, because every user of this machine can read the arguments of a process. The script exports
+# the passwords as PGPASSWORD and REDISCLI_AUTH, which these programs read.
 
-# petstore_decode TEXT: the text without percent-encoding.
+# petstore_decode TEXT: prints the text without percent-encoding.
 petstore_decode() {
   ENCODED=$1 LC_ALL=C awk 'BEGIN {
     text = ENVIRON["ENCODED"]
@@ -18,12 +18,12 @@ petstore_decode() {
   }'
 }
 
-# petstore_part EXPRESSION: what a substitution of sed finds in $url, decoded; nothing if it finds nothing.
+# petstore_part EXPRESSION: prints the result of a sed substitution in $url, decoded. Prints nothing if there is no match.
 petstore_part() { petstore_decode "$(printf '%s\n' "$url" | sed -n "$1")"; }
 
 url=${PETSTORE_STORE:-$(if [ -n "${PETSTORE_STORE_FILE:-}" ]; then cat "$PETSTORE_STORE_FILE"; fi)}
 case $url in *[?\&]sslpassword=*)
-  echo "petstore: psql and pg_dump take sslpassword only as an argument; use a key file without a password" >&2
+  echo "petstore: psql and pg_dump accept sslpassword only as an argument; use a key file without a password" >&2
   return 1
 esac
 if [ -n "$url" ]; then
@@ -37,7 +37,7 @@ url=${PETSTORE_GATE:-$(if [ -n "${PETSTORE_GATE_FILE:-}" ]; then cat "$PETSTORE_
 if [ -n "$url" ]; then
   REDISCLI_AUTH=$(petstore_part 's|^[^:]*://[^/@:]*:\([^/@]*\)@.*|\1|p')
   if [ -n "$REDISCLI_AUTH" ]; then export REDISCLI_AUTH; else unset REDISCLI_AUTH; fi
-  # redis-cli knows redis:// and rediss:// only, and takes the name of a user without a password for a password.
+  # redis-cli supports only redis:// and rediss://. If a URL has a user but no password, it uses the name as the password.
   GATE="-u $(printf '%s\n' "$url" | sed 's|^valkey|redis|; s|^\([^:]*://\)[^/@]*@|\1|; s|?.*||')"
   user=$(petstore_part 's|^[^:]*://\([^/@:]*\):[^/@]*@.*|\1|p')
   if [ -n "$user" ]; then GATE="$GATE --user $user"; fi

@@ -10,7 +10,7 @@ from harness.claims import Skipped
 
 @contextlib.contextmanager
 def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
-    """A new directory on a disk of this size. Raises Skipped where this user may not mount."""
+    """Mounts a disk of this size on a new directory. Raises Skipped if this user may not mount."""
     at.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", at], capture_output=True, text=True, check=False

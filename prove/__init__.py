@@ -1,1 +1,1 @@
-"""What the service claims, tried where others break: `python -m prove`, explained in prove/README.md."""
+"""Tests the guarantees of the service under faults and attacks: `python -m prove`. See prove/README.md."""

@@ -1,4 +1,7 @@
-"""`python -m prove [name …] [--scale short|full]`: runs proofs, prints a line for each, exits with 1 if one failed."""
+"""`python -m prove [name …] [--scale short|full]`: runs proofs and prints a line for each.
+
+Exits with 1 if a proof fails.
+"""
 
 import argparse
 import importlib
@@ -26,14 +29,14 @@ def proof_of(name: str) -> Proof:
 
 
 def run(name: str, scale: Scale) -> tuple[str, Figures]:
-    """ok, FAILED or SKIPPED, and the figures or the reason."""
+    """Returns ok, FAILED or SKIPPED, and the figures or the reason."""
     try:
         return "ok", proof_of(name)(scale)
     except Skipped as reason:
         return "SKIPPED", {"because": str(reason)}
     except Broken as broken:
         return "FAILED", {"because": str(broken)}
-    except Exception as error:  # whatever it is, nothing was shown
+    except Exception as error:  # any exception means that nothing was proved
         traceback.print_exc(limit=-8)
         return "FAILED", {"because": f"it could not be tried: {error!r}"}
 
@@ -94,7 +97,7 @@ def _scaled(scale: Scale, chosen: Any) -> Scale:
 
 
 def _keep(name: str, scale: Scale, outcome: str, figures: Figures, seconds: float) -> None:
-    """One file per scale, and one for sizes of one's own; a proof's new figures take the place of its old ones."""
+    """Saves figures in one file per scale, and one for custom sizes. New figures of a proof replace its old ones."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{scale.name if scale in (FULL, SHORT) else 'other'}.json"
     kept = json.loads(file.read_text()) if file.exists() else {}

@@ -1,6 +1,7 @@
 """A full disk (a small tmpfs under the running service) and a disk whose syncs fail (the recording VFS).
 
-Full: creates are 503 within two seconds, reads go on, and it heals by itself within five seconds of space returning.
+On a full disk, creates get a 503 within two seconds, and reads continue. The service recovers automatically within five
+seconds after space is available again.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from petstore.store.sqlite.doctor import check_database_file
 from prove.proof import Figures, Parts, Scale
 from prove.recorder import recording
 
-DISK_MEBIBYTES = 22  # the gate takes 16
+DISK_MEBIBYTES = 22  # of which the gate uses 16
 ANSWER_SECONDS, HEAL_SECONDS = 2.0, 5.0
 CREATES_MAX = 20_000
 
@@ -52,7 +53,7 @@ class Client:
         self._number = 0
 
     def create(self) -> bool:
-        """Whether the animal was added. Raises Broken when the answer is neither 201 nor a proper 503."""
+        """Whether the animal was added. Raises Broken if the response is neither a 201 nor a valid 503."""
         self._number += 1
         name = f"{self._number}.".ljust(250, "x")
         began = time.monotonic()
@@ -68,14 +69,14 @@ class Client:
         return False
 
     def reads(self) -> None:
-        """What is remembered and what is not. Raises Broken."""
+        """Reads data that is cached and data that is not. Raises Broken."""
         for path in ("/pets", f"/pets?limit={self._number % 100 + 1}", f"/pets/{max(self.acknowledged)}"):
             status = self._http.get(self._server.url(path)).status_code
             hold(status == 200, f"reads go on while the disk is full: {path} is {status}")
 
 
 def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant: bool) -> float:
-    """Seconds until a create worked again. Raises Broken."""
+    """Returns the seconds until a create succeeded again. Raises Broken."""
     for _ in range(50):
         hold(client.create(), "creates work at first")
     ballast = filled(server.data / "ballast")
@@ -86,7 +87,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
     for _ in range(20):
         client.reads()
         client.create()
-    if not plant:  # planted: the space does not come back
+    if not plant:  # planted fault: the space is not freed
         ballast.unlink()
     began = time.monotonic()
     while not client.create():
@@ -104,7 +105,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
 
 
 async def _syncs_that_fail(*, plant: bool) -> int:
-    """Returns how many creates were refused. Raises Broken."""
+    """Returns the number of refused creates. Raises Broken."""
     with folder() as data:
         acknowledged: dict[int, str] = {}
         refused = 0
@@ -120,7 +121,7 @@ async def _syncs_that_fail(*, plant: bool) -> int:
         with recording() as record:
             async with Backends(Settings(data=data)) as backends:
                 for number in range(40):
-                    record.sync_error = 10 <= number < 30 and not plant  # planted: nobody is told
+                    record.sync_error = 10 <= number < 30 and not plant  # planted fault: the error is not reported
                     await create(backends, str(number))
                     page = await backends.stores["live"].pets.page(after=0, limit=100, status=None)
                     seen = {pet.id: pet.name for pet in page.pets}

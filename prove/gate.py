@@ -1,7 +1,7 @@
-"""Power cuts of the gate: its file is not synced while in use, so a power cut leaves pages of different ages.
+"""Power cuts of the gate. Its file is not synced while in use, so a power cut leaves pages of different ages.
 
-Each image mixes pages of several moments of a gate in use. Recovery must set every image aside, and the gate must
-decide afterwards, with new counters.
+Each image mixes pages from several moments while the gate was in use. Recovery must set every image aside, and the gate
+must then work with new counters.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from petstore.plans import Limits
 from prove.proof import Figures, Scale
 
 PAGE = 4096
-USED = 2 * 1024 * 1024  # bytes of the file; the rest is still empty
+USED = 2 * 1024 * 1024  # bytes of the file that are in use
 LIMITS = Limits(5, 1_000)
 REQUESTS, SNAPSHOT_EVERY = 3_000, 200
 
@@ -33,7 +33,7 @@ def prove(scale: Scale) -> Figures:
         pages = (dice.choice(moments[first : last + 1])[at : at + PAGE] for at in range(0, USED, PAGE))
         with folder() as image:
             (image / "gate.mdb").write_bytes(b"".join(pages).ljust(16 * 1024 * 1024, b"\0"))
-            # The planted fault: a power cut that left no trace in the note.
+            # The planted fault: the note does not show that there was a power cut.
             note = SYNCED if scale.plant else "the boot before the power cut"
             (image / "gate.mdb-boot").write_text(note)
             _check(image / "gate.mdb")
@@ -41,7 +41,7 @@ def prove(scale: Scale) -> Figures:
 
 
 async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
-    """The file at several moments while the gate counts requests."""
+    """Returns the content of the file at several moments while the gate counts requests."""
     gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     moments = []
@@ -58,7 +58,7 @@ async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
 
 
 def _check(path: Path) -> None:
-    """A child process uses the gate, because a damaged file can cause a signal. Raises Broken."""
+    """Uses the gate in a child process, because a damaged file can crash it. Raises Broken."""
     hold(_is_set_aside(path), "a gate file that was in use during a power cut is not used")
     child = os.fork()
     if child == 0:

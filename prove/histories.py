@@ -1,23 +1,25 @@
-"""Recorded histories of a catalogue that only grows, and the check that they are linearizable in the order of ids.
+"""Recorded histories of a catalogue that only grows, and a check that they are linearizable in the order of ids.
 
-The model is a set. A create adds one id, at one moment between its invocation and its response. A read looks at some
-ids at one moment between its own: it *saw* those that were there and *missed* those that were not. Let A(k) be the
-moment of the create of id k. The history is right when moments can be chosen, each within its interval, so that
+The model is a set. A create adds one id at a moment between its invocation and its response. A read looks at some ids
+at a moment between its invocation and its response. It *saw* the ids that existed, and *missed* those that did not. Let
+A(k) be the moment of the create of id k. The history is linearizable if we can choose a moment within each interval so
+that
 
-  (1)  A(j) < A(k)                     for j < k: ids grow with time,
-  (2)  A(saw) < read < A(missed)       for all that the read saw and missed.
+  (1)  A(j) < A(k)                     for j < k, because ids increase with time,
+  (2)  A(saw) < read < A(missed)       for all ids that the read saw or missed.
 
-Why one pass decides it. By (1) only the highest id that a read saw and the lowest that it missed matter. If the first
-is the higher, (1) and (2) contradict each other. Otherwise take the creates in the order of ids and give everything the
-earliest moment that is allowed:
+One pass is enough to decide this. Because of (1), only the highest id that a read saw and the lowest id that it missed
+matter. If the highest seen id is greater than the lowest missed id, (1) and (2) contradict each other. Otherwise, go
+through the creates in the order of ids, and choose the earliest allowed moment for each create and read:
 
   read  = max(its invocation, A(highest seen))
-  A(k)  = max(its invocation, A(the id before), every read whose lowest missed id is k)
+  A(k)  = max(its invocation, A(the previous id), every read whose lowest missed id is k)
 
-Each value uses only creates of lower ids, so they can be computed one after another. By induction no valid choice has
-an earlier moment for anything. So if one of these comes after its response there is no valid choice at all; and if none
-does, these moments are one (equal ones may be pulled apart in this order, since intervals are measured to be closed).
-What was never acknowledged may have happened at any time after it was sent, or never: its response is infinity.
+Each value depends only on creates with lower ids, so the values can be computed one after another. By induction, no
+valid choice has an earlier moment for any create or read. So if one of these moments is later than the response, there
+is no valid choice. Otherwise, these moments are a valid choice. (Equal moments can be separated in this order, because
+the measured intervals are closed.) A create that was never acknowledged may have happened at any time after it was
+sent, or not at all, so its response is at infinity.
 """
 
 import math
@@ -26,7 +28,7 @@ from typing import NamedTuple
 
 
 class Create(NamedTuple):
-    """`pet_id` as the answer told it."""
+    """A create. `pet_id` is the id in the response."""
 
     invoked: float
     responded: float
@@ -34,7 +36,7 @@ class Create(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Of the ids that exist at the end, the highest that it saw and the lowest that it looked for and missed."""
+    """A read, with the highest id that it saw and the lowest id that it missed, of the ids that exist at the end."""
 
     invoked: float
     responded: float
@@ -44,14 +46,14 @@ class Read(NamedTuple):
 
 
 def read_of(invoked: float, responded: float, seen: Sequence[int], looked: Iterable[int], what: str) -> Read:
-    """`looked` are the existing ids, ascending, that a read would have shown; `seen` those that it did show."""
+    """Returns a read. `looked` are the existing ids in its range, in ascending order. `seen` are those that it got."""
     shown = set(seen)
     missed = next((pet_id for pet_id in looked if pet_id not in shown), math.inf)
     return Read(invoked, responded, max(seen, default=-math.inf), missed, what)
 
 
 def violations(creates: Iterable[Create], reads: Iterable[Read]) -> list[str]:
-    """What cannot be explained; empty when the history is linearizable."""
+    """Returns the violations. There are none if the history is linearizable."""
     found = []
     by_missed: dict[float, list[Read]] = {}
     by_seen: dict[float, list[Read]] = {}
@@ -76,7 +78,7 @@ def violations(creates: Iterable[Create], reads: Iterable[Read]) -> list[str]:
             moment, because = create.invoked, f"create {create.pet_id} was invoked at {create.invoked:.6f}"
         if moment > create.responded:
             found.append(f"create {create.pet_id} was answered at {create.responded:.6f}, but {because}")
-            moment = create.responded  # one fault is told once
+            moment = create.responded  # report each fault only once
         earliest[create.pet_id] = moment
         found += [
             f"{read.what} saw {create.pet_id} by {read.responded:.6f}, but {because}"

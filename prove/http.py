@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a strict client reads it: every response must be well-formed to the letter, or Broken is raised."""
+"""A strict HTTP/1.1 client, which raises Broken if a response is not well-formed."""
 
 import re
 import select
@@ -30,7 +30,7 @@ class Response(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """All that came back on one connection."""
+    """All responses on one connection."""
 
     responses: list[Response]
     closed: bool  # by the server, in time
@@ -49,9 +49,9 @@ def converse(
     waits: bool = False,
     silence: float = 4.0,
 ) -> Conversation:
-    """Send the pieces, a moment apart, and read until the server closes or is silent.
+    """Sends the pieces with short pauses, and reads until the server closes the connection or stops sending.
 
-    `methods` are the requests'. With `waits` the second piece is sent when the server has said something.
+    `methods` are the methods of the requests. With `waits`, sends the second piece only after the server has responded.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=silence) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,12 +60,12 @@ def converse(
                 if number == 1 and waits:
                     select.select([connection], [], [], silence)
                 elif number:
-                    time.sleep(0.03)  # so that they arrive apart
+                    time.sleep(0.03)  # so that the pieces arrive separately
                 connection.sendall(piece)
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # the server has heard enough; what it said is still to be read
+            pass  # the server has stopped reading, but its response must still be read
         data, closed = b"", False
         try:
             while piece := connection.recv(65536):
@@ -79,9 +79,9 @@ def converse(
 
 
 def read(data: bytes, methods: Sequence[str], *, age: float = 5.0) -> list[Response]:
-    """The responses in a stream of bytes, at most `age` seconds old.
+    """Returns the responses in a stream of bytes, which are at most `age` seconds old.
 
-    Raises Broken for whatever RFC 9112 forbids a server to send.
+    Raises Broken for anything that RFC 9112 does not allow a server to send.
     """
     responses: list[Response] = []
     waiting = list(methods)
@@ -112,7 +112,7 @@ def _field(text: bytes) -> tuple[str, str]:
 
 
 def _check(status: int, fields: list[tuple[str, str]], age: float) -> int:
-    """What every response must be, whatever the request was. Returns its Content-Length."""
+    """Checks what applies to every response, regardless of the request. Returns its Content-Length."""
     names = [name for name, _ in fields]
     values = dict(fields)
     for name in _ONCE:

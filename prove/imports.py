@@ -2,7 +2,7 @@
 
 No create is refused or waits for two seconds. Two processes import the same file together, and each is killed at a
 random moment. After each kill, the same command resumes immediately. At the end, the catalogue has exactly the file's
-animals, and after `undo-import` none of them. On SQLite with LMDB, and on PostgreSQL with Redis.
+animals, and after `undo-import` it has none. The proof runs on SQLite with LMDB, and on PostgreSQL with Redis.
 """
 
 import http.client
@@ -24,11 +24,11 @@ from petstore.store.freshness import NOTHING
 from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 4
-PAUSE = 0.01  # between two creates of a client
+PAUSE = 0.01  # seconds between two creates of a client
 PLENTY = Limits(10**9, 10**9)
 WAIT_MAX = 2.0
 PAGE = 10_000
-# As if the counter and the row of the last chunk were not written in the transaction of its animals.
+# The planted fault: the counter and the row of the last chunk are not written in the same transaction as its animals.
 _LAST_CHUNK = "first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
 FORGET = (
     "UPDATE {0}.imports SET added = (SELECT place FROM {0}.import_chunks WHERE " + _LAST_CHUNK + ")"
@@ -38,7 +38,7 @@ FORGET = (
 
 
 class Creator(threading.Thread):
-    """Creates animals one after the other, on a connection of its own, until it is told to stop."""
+    """Creates animals one after another on a separate connection, until it is stopped."""
 
     def __init__(self, server: Server, key: Key, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -77,14 +77,17 @@ class Importing:
         )
 
     def run(self, *words: str) -> Any:
-        """What a command prints as JSON. Raises Broken when it fails."""
+        """Returns the JSON output of a command. Raises Broken if it fails."""
         command = self.command(*words, "--json")
         printed, message = command.communicate(timeout=1800)
         hold(command.returncode == 0, f"{words[0]} succeeds: {message[-500:]}")
         return json.loads(printed)
 
     def kill(self, *after: float) -> bool:
-        """Start an import for each of these numbers, and kill it after so many seconds. Whether not all was added."""
+        """Starts an import for each of these numbers, and kills it after that many seconds.
+
+        Returns whether animals are missing.
+        """
         began = time.monotonic()
         commands = [self.command("import", str(self._file)) for _ in after]
         for seconds, command in sorted(zip(after, commands, strict=True), key=lambda each: each[0]):
@@ -93,7 +96,7 @@ class Importing:
             except subprocess.TimeoutExpired:
                 command.kill()
             command.communicate(timeout=60)
-            # With 2, it began after another one was done, and refused to repeat it without asking.
+            # Exit code 2 means that another process had finished the import, so the command refused to repeat it.
             hold(command.returncode in (0, 2, -9), f"an import is killed or ends well, not {command.returncode}")
         return self.states()[:1] != ["done"]
 
@@ -105,7 +108,7 @@ class Importing:
             hold(command.returncode == 0 or "was imported before" in message, f"import succeeds: {message[-500:]}")
 
     def states(self) -> list[str]:
-        """Of the imports, the newest first."""
+        """Returns the states of the imports, newest first."""
         return [each["state"] for each in self.run("imports")]
 
 
@@ -144,7 +147,11 @@ def _imported(scale: Scale, data: Path, host: Literal["own", "cluster"], file: P
         if scale.full:
             hold(not refused, f"no create is refused: {refused[:5]}")
             hold(longest < WAIT_MAX, f"no create waits for {WAIT_MAX} s: {longest:.2f} s")
-    return {**figures, f"creates beside ({where})": len(created), f"longest create ({where})": f"{longest:.2f} s"}
+    return {
+        **figures,
+        f"creates during the import ({where})": len(created),
+        f"longest create ({where})": f"{longest:.2f} s",
+    }
 
 
 def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> Figures:
@@ -157,7 +164,7 @@ def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> F
     undone = time.monotonic() - began
     for number in range(scale.import_kills):
         while not importing.kill(*(dice.uniform(0.0, seconds) for _ in range(2))):
-            _check_and_undo(scale, server, importing)  # it had added all before
+            _check_and_undo(scale, server, importing)  # all animals were added before the kill
         _plant(scale, server)
         progress(f"{where}: {number + 1} kills, then {importing.states()[0]}")
     importing.finish()
@@ -166,7 +173,7 @@ def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> F
 
 
 def _check_and_undo(scale: Scale, server: Server, importing: Importing) -> None:
-    """An import has ended: all of its animals are there once, in order; after undoing it, none of them."""
+    """Raises Broken unless a finished import has all its animals once and in order, and none after it is undone."""
     names = [name for _, name in _animals(server) if name != "created"]
     wanted = [f"Imported {number}" for number in range(scale.imported)]
     hold(len(names) == len(wanted), f"an import adds {len(wanted):,} animals, not {len(names):,}")
@@ -189,7 +196,7 @@ def _plant(scale: Scale, server: Server) -> None:
 
 
 def _animals(server: Server) -> list[tuple[int, str]]:
-    """The ids and names of all animals."""
+    """Returns the ids and names of all animals."""
 
     async def read(backends: Backends) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []

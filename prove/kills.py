@@ -1,7 +1,8 @@
-"""`kill -9` of the whole service under concurrent creates, a thousand times on the same data; every tenth hits a start.
+"""`kill -9` of the whole service under concurrent creates, a thousand times on the same data. Every tenth hits a start.
 
-After each, `integrity_check` must be ok and every acknowledged animal there; at the end none twice, none that nobody
-sent. The median start takes under a second. The counters of the gate must never be lower than what was answered.
+After each kill, `integrity_check` must succeed, and every acknowledged animal must exist. At the end, no animal may
+exist twice or without having been sent. The median start takes under a second. The counters of the gate must never be
+lower than the number of responses.
 """
 
 import http.client
@@ -29,7 +30,7 @@ HANGS = 10.0
 
 
 class Creator(threading.Thread):
-    """Adds animals until the connection breaks, and remembers what was sent and what was answered."""
+    """Adds animals until the connection breaks, and records the requests and the responses."""
 
     def __init__(self, server: Server, key: Key, prefix: str) -> None:
         super().__init__(daemon=True)
@@ -54,7 +55,7 @@ class Creator(threading.Thread):
                 else:
                     self.wrong.append(answer.status)
         except (OSError, http.client.HTTPException):
-            pass  # that was the kill
+            pass  # the service was killed
         finally:
             connection.close()
 
@@ -63,7 +64,7 @@ def prove(scale: Scale) -> Figures:
     dice = random.Random(9)
     sent: set[str] = set()
     acknowledged: dict[int, str] = {}
-    ready: list[tuple[float, float]] = []  # seconds by the clock, and of the processor
+    ready: list[tuple[float, float]] = []  # elapsed seconds and CPU seconds
     with folder() as data:
         server = Server(data / "data", workers=2)
         try:
@@ -99,18 +100,18 @@ def prove(scale: Scale) -> Figures:
     twice = [name for name, times in stored.items() if times > 1]
     hold(not twice, f"{len(twice)} animals are there twice")
     hold(set(stored) <= sent, f"{len(set(stored) - sent)} animals are there that nobody sent")
-    clock, processor = zip(*ready, strict=True)
-    if scale.full:  # by the clock only the median: what else the machine does is not the service's
+    clock, cpu = zip(*ready, strict=True)
+    if scale.full:  # only the median of the elapsed time, because other work on the machine affects it
         hold(statistics.median(clock) <= READY_SECONDS, f"the median start took {statistics.median(clock):.2f} s")
-        hold(max(processor) <= READY_SECONDS, f"a start took {max(processor):.2f} s of the processor")
+        hold(max(cpu) <= READY_SECONDS, f"a start took {max(cpu):.2f} s of CPU time")
     return {"kills": scale.kills, "acknowledged": len(acknowledged), "lost": 0, "twice": 0, "phantoms": 0,
             "integrity_check": "ok each time", "ready in s (median)": round(statistics.median(clock), 2),
             "of 100 ready within 1 s": round(100 * sum(s <= READY_SECONDS for s in clock) / len(clock), 1),
-            "slowest s": round(max(clock), 2), "most processor s": round(max(processor), 2)}  # fmt: skip
+            "slowest s": round(max(clock), 2), "most CPU s": round(max(cpu), 2)}  # fmt: skip
 
 
 def _seconds_until_ready(server: Server) -> tuple[float, float]:
-    """From the start of the process until /readyz is 200. Raises Broken when it hangs."""
+    """Returns the seconds from the start of the process until /readyz is 200. Raises Broken if it hangs."""
     began = time.monotonic()
     server.start(wait=False)
     while time.monotonic() - began < HANGS:
@@ -118,15 +119,15 @@ def _seconds_until_ready(server: Server) -> tuple[float, float]:
             with socket.create_connection(("127.0.0.1", server.port), timeout=HANGS) as connection:
                 connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 if connection.recv(65536).startswith(b"HTTP/1.1 200"):
-                    return time.monotonic() - began, _processor_seconds(server)
+                    return time.monotonic() - began, _cpu_seconds(server)
         except OSError:
             pass
         time.sleep(0.005)
     raise Broken(f"not ready after {HANGS} s; its log ends with {server.log.read_text()[-300:]}")
 
 
-def _processor_seconds(server: Server) -> float:
-    """What the supervisor and its workers have used so far."""
+def _cpu_seconds(server: Server) -> float:
+    """Returns the CPU time that the supervisor and its workers have used so far."""
     assert server.process is not None
     supervisor = server.process.pid
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
@@ -137,7 +138,7 @@ def _processor_seconds(server: Server) -> float:
 
 
 def _look(path: Path, acknowledged: dict[int, str]) -> None:
-    """Beside the running service. Raises Broken."""
+    """Checks the data while the service is running. Raises Broken."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(5_000)
@@ -160,7 +161,7 @@ def _animals(path: Path) -> list[tuple[int, str]]:
 
 
 def _counted(server: Server, key: Key, answered: int) -> None:
-    """Raises Broken when the gate has forgotten requests that were answered."""
+    """Raises Broken if the gate has lost requests that were answered."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS)
     connection.request("GET", "/v1/pets?limit=1", headers=key.headers)
     used = PLENTY.per_day - int(connection.getresponse().headers["x-ratelimit-remaining"])

@@ -1,4 +1,4 @@
-"""Creates, lists and gets by many clients on several workers and nodes, recorded and checked: see histories.py."""
+"""Records creates, lists and gets of many clients on several workers and nodes, and checks them (see histories.py)."""
 
 import asyncio
 import bisect
@@ -25,12 +25,12 @@ PAGE = 20
 
 
 class Seen(NamedTuple):
-    """What a read was told: the ids in a part of the list that it saw."""
+    """The result of a read: the ids in the part of the list that it covers."""
 
     invoked: float
     responded: float
     after: int
-    upto: float  # of what lies behind it the read says nothing
+    upto: float  # the read says nothing about higher ids
     ids: list[int]
     what: str
 
@@ -38,10 +38,10 @@ class Seen(NamedTuple):
 class History:
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
-        self.highest = 0  # of all ids that anybody has seen: where the news is
+        self.highest = 0  # the highest id that any client has seen
         self.creates: list[Create] = []
         self.reads: list[Seen] = []
-        self.workers: set[int] = set()  # the process ids that answered
+        self.workers: set[int] = set()  # the process ids that responded
 
 
 class Client:
@@ -69,7 +69,7 @@ class Client:
                 await (self._list() if self._dice.random() < 0.6 else self._get())
 
     async def _list(self) -> None:
-        # Where others look too, so that pages are remembered; and around what is newest.
+        # Read where other clients also read, so that pages are cached, and around the newest animals.
         after = max(0, self._history.highest - self._dice.choice([0, PAGE])) // PAGE * PAGE
         path = f"/v1/pets?limit={PAGE}" + (f"&cursor={write_cursor(after)}" if after else "")
         invoked, status, head, content = await self._ask("GET", path)
@@ -102,7 +102,7 @@ class Client:
             await self._writer.wait_closed()
 
     async def _ask(self, method: str, path: str, body: str = "") -> tuple[float, int, str, bytes]:
-        """When it was sent, and the answer."""
+        """Returns the time of the request, and the response."""
         message = f"{method} {path} HTTP/1.1\r\n{self._auth}Content-Length: {len(body)}\r\n\r\n{body}".encode()
         invoked = time.monotonic()
         self._writer.write(message)
@@ -152,7 +152,7 @@ def prove(scale: Scale) -> Figures:
 def _tried(where: str, servers: list[Server], scale: Scale) -> Figures:
     history = asyncio.run(record(servers, servers[0].key().secret, scale.history_seconds))
     hold(len(history.workers) > 1, f"{where}: more than one worker answered")
-    if scale.plant:  # a read that began after everything and saw nothing of it
+    if scale.plant:  # a read that started after all creates and saw none of their animals
         history.reads.append(Seen(history.until + 60, history.until + 61, 0, float("inf"), [], "planted"))
     wrong = judge(history)
     hold(not wrong, f"{where}: {len(wrong)} of {len(history.reads)} reads cannot be explained; the first: {wrong[:1]}")

@@ -1,6 +1,6 @@
-"""Normal traffic at a fixed rate: requests are sent when they are due, whether or not earlier ones were answered.
+"""Normal traffic at a fixed rate. Requests are sent when they are due, even if earlier ones have not been answered.
 
-Latency is counted from when a request was due, so a stall is felt by all that fall into it and not by one alone.
+Latency is measured from the time when a request was due, so a stall affects all requests that are due during it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Answer(NamedTuple):
 
 
 class _Line(asyncio.Protocol):
-    """One connection: requests out, answers in, in order."""
+    """One connection, which sends requests and receives the responses in the same order."""
 
     def __init__(self) -> None:
         self.waiting: list[float] = []
@@ -51,14 +51,14 @@ class _Line(asyncio.Protocol):
 async def steady(
     port: int, make: Callable[[int], bytes], *, per_second: int, seconds: float, lines: int = 16
 ) -> list[Answer]:
-    """Answers to requests made one by one at a fixed rate; an unanswered one has status 0."""
+    """Sends requests at a fixed rate and returns the responses. A request without a response has the status 0."""
     with _no_garbage_collection():
         return await _steady(port, make, per_second, seconds, lines)
 
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A full collection in this process takes up to 40 ms, which would be counted as the service's."""
+    """Disables garbage collection, because a full collection in this process takes up to 40 ms and distorts latency."""
     gc.collect()
     gc.disable()
     try:
@@ -91,6 +91,6 @@ async def _steady(port: int, make: Callable[[int], bytes], per_second: int, seco
 
 
 def percentile(answers: list[Answer], share: float) -> float:
-    """In milliseconds."""
+    """Returns a percentile of the latency in milliseconds."""
     ordered = sorted(answer.seconds for answer in answers)
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,5 +1,5 @@
-"""Operators' actions while clients ask: the next request on every worker and node obeys. And animals that are removed
-during traversals: no other animal is missed or seen twice.
+"""Actions of operators under load take effect with the next request on every worker and node. Clients that traverse the
+list while animals are removed do not miss any other animal, or see it twice.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ PLENTY = Limits(10**9, 10**9)
 TRAVERSALS = 100
 PAGE = 20
 ACTIONS = ("update", "suspend", "resume", "pets update", "pets remove")
-WORKERS = 2  # of one node, or on two
-REFUSALS = ("--address-per-minute", "1000000")  # a suspended key counts as none, and its address has a limit too
-CONNECTIONS_MAX = 200  # the kernel chooses the worker of a connection; this many reach both
+WORKERS = 2  # on one node or on two
+REFUSALS = ("--address-per-minute", "1000000")  # requests with a suspended key count against the limit of the address
+CONNECTIONS_MAX = 200  # enough to reach both workers, because the kernel chooses the worker of a connection
 
 
 class Answer(NamedTuple):
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One connection, which stays open."""
+    """A connection that stays open."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str) -> None:
         self._reader, self._writer = reader, writer
@@ -80,12 +80,12 @@ async def connected(server: Server, secret: str) -> AsyncIterator[Client]:
 
 
 async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: contextlib.AsyncExitStack) -> list[Client]:
-    """Raises Broken when some worker gets no connection."""
+    """Opens a connection to each worker. Raises Broken if a worker gets no connection."""
     clients: dict[int, Client] = {}
     for number in range(CONNECTIONS_MAX):
         server = servers[number % len(servers)]
         client = await stack.enter_async_context(connected(server, secret))
-        await client.get("/pets?limit=1")  # then a worker has taken the connection
+        await client.get("/pets?limit=1")  # after this, a worker has accepted the connection
         clients.setdefault(server.worker_behind(client.port), client)
         if len(clients) == WORKERS:
             return list(clients.values())
@@ -94,7 +94,7 @@ async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: con
 
 @contextlib.asynccontextmanager
 async def live_admin(server: Server, *, plant: bool) -> AsyncIterator[Admin]:
-    """What commands act with. With `plant`, changes are not announced to the service."""
+    """Returns the admin that commands use. With `plant`, changes are not announced to the service."""
     settings = Settings(data=server.data, store=server.store, gate=server.gate)
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         stores = open_stores_for(settings, None, bounds=OPERATOR_BOUNDS) if plant else backends.stores
@@ -134,7 +134,7 @@ class Trials:
             hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list is without a removed animal")
 
     async def _expect_name(self, name: str, page: str, one: str, claim: str) -> list[str]:
-        """The ETag of the page for each client."""
+        """Returns the ETag of the page for each client."""
         for answer in await self._ask(one):
             hold(answer.status == 200 and msgspec.json.decode(answer.body)["name"] == name, claim)
         pages = await self._ask(page)
@@ -154,7 +154,7 @@ class Trials:
 
 
 async def traverse(client: Client) -> list[int]:
-    """The ids of all animals, page by page, along the links. Raises Broken."""
+    """Follows the links from page to page, and returns the ids of all animals. Raises Broken."""
     seen: list[int] = []
     path = f"/pets?limit={PAGE}"
     while path:
@@ -167,7 +167,7 @@ async def traverse(client: Client) -> list[int]:
 
 
 class Removal:
-    """Animals, of which every second one is removed while clients traverse the list again and again."""
+    """Removes every second animal while clients traverse the list repeatedly."""
 
     def __init__(self, first_id: int, last_id: int) -> None:
         self._all = range(first_id, last_id + 1)
@@ -182,7 +182,7 @@ class Removal:
             self.removed.add(victim)
 
     async def watch(self, server: Server, secret: str) -> None:
-        """Traverse until all is removed, and once more. Raises Broken."""
+        """Traverses the list until all animals are removed, and once more. Raises Broken."""
         async with connected(server, secret) as client:
             while len(self.removed) < len(self.victims):
                 await self._check_traversal(client)
@@ -194,7 +194,7 @@ class Removal:
         self.traversals += 1
 
     def judge(self, gone: set[int], seen: list[int]) -> None:
-        """`gone` are the animals that were removed before the traversal began. Raises Broken."""
+        """Raises Broken if a traversal is wrong. `gone` are the animals that were removed before it started."""
         missed = sorted(self._stay - set(seen))
         hold(seen == sorted(set(seen)), "no animal is seen twice or out of order")
         hold(not missed, f"no animal that stays is missed: {missed[:5]}")
@@ -215,9 +215,10 @@ async def removed_under_traversals(servers: Sequence[Server], secret: str, admin
 
 
 async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None, int]:
-    """The removal under traversals, and the number of requests in the trials. Raises Broken.
+    """Returns the removal under traversals, and the number of requests in the trials. Raises Broken.
 
-    A planted fault must be found by the trials, so they are alone; tests/project has one for each claim of a removal.
+    With a planted fault, only the trials run, because they must find it. tests/project plants a fault for each claim
+    about a removal.
     """
     async with live_admin(servers[0], plant=scale.plant) as admin, contextlib.AsyncExitStack() as stack:
         key, secret = await admin.create_key("enterprise", limits=PLENTY)

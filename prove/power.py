@@ -1,7 +1,8 @@
-"""Power cuts of the store: the product's own writer on a disk that remembers, and every moment of it played back.
+"""Power cuts of the store. The writer of the service runs on a recording disk, and every moment can be replayed.
 
-Whatever the disk had not yet synced may be there or not, sector by sector. Every image is opened with the product:
-every acknowledged animal is there, none twice, none that nobody sent, and a retry under an idempotency key adds none.
+Each sector that was not yet synced may or may not be on the disk. The service opens every image. Every acknowledged
+animal must exist, no animal may exist twice or without having been sent, and retrying a create with an idempotency key
+must not add another one.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ from petstore.store.sqlite.doctor import check_database_file
 from prove.proof import Figures, Scale
 from prove.recorder import Event, after_power_cut, recording
 
-CREATES = 300  # per recorded life of a store
+CREATES = 300  # per recording
 CUTS_OF_ONE_LIFE = 10
-# The log goes into the file and starts over every 16 MiB; here every 40 KiB, since that is the dangerous moment.
+# A checkpoint writes the log to the database every 16 MiB. This is a critical moment, so here it happens every 40 KiB.
 WAL_PAGES = 10
 
 
@@ -59,7 +60,7 @@ def _short_log() -> Iterator[None]:
 
 
 async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
-    """A store's life under concurrent writes of all kinds."""
+    """Writes concurrently to a store in all possible ways."""
     with recording() as record, _short_log():
         async with Backends(Settings(data=data)) as backends:
             store = backends.stores["live"]
@@ -87,7 +88,7 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
 
 
 def _animal(number: int) -> tuple[NewPet, IdempotencyKey | None]:
-    """Every second is sent under an idempotency key. Long names, so that a batch is many pages."""
+    """Returns an animal. Every second one has an idempotency key. Names are long, so that a batch has many pages."""
     name = f"{number}.".ljust(10 + 37 * (number % 7), "x")
     idempotency_key = (
         IdempotencyKey("key", f"token-{number}", hashlib.sha256(name.encode()).digest()) if number % 2 else None
@@ -100,7 +101,7 @@ def _beginning(events: list[Event]) -> int:
 
 
 def _differs(files: dict[str, bytes], events: list[Event]) -> bool:
-    """Whether anything that was written is missing: otherwise the cut has tried nothing."""
+    """Whether any written data is missing. Otherwise, the power cut has not tested anything."""
     everything = after_power_cut([*events, *(Event("sync", name) for name in files)], random.Random(0))
     return everything != files
 
@@ -117,7 +118,7 @@ async def _judge(image: Path, events: list[Event]) -> int:
             lost = {name for pet_id, name in acknowledged.items() if stored.get(pet_id) != name}
             hold(not lost, f"{len(lost)} of {len(acknowledged)} acknowledged animals are lost")
             hold(set(stored.values()) <= sent, "no animal is there that nobody sent")
-            for number in range(1, CREATES, 2):  # whoever got no answer asks again
+            for number in range(1, CREATES, 2):  # clients without a response retry
                 new, idempotency_key = _animal(number)
                 if new.name in sent:
                     await store.pets.add(new, 2.0, idempotency_key)

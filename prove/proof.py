@@ -1,4 +1,4 @@
-"""What a proof is: a function of a scale that returns its figures, or raises Broken or Skipped."""
+"""Defines a proof: a function that takes a scale and returns figures, or raises Broken or Skipped."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from harness.claims import Broken
 
 
 class Scale(NamedTuple):
-    """How much of everything; the values here are those of the short scale."""
+    """The size of the proofs. The defaults are the short scale."""
 
     name: str = "short"
     kills: int = 3
@@ -19,17 +19,17 @@ class Scale(NamedTuple):
     soak_minutes: float = 0.04
     schema_cases: int = 50
     reloads: int = 2
-    messages: int = 400  # of the attack on identities
+    messages: int = 400  # in the attack on identities
     trials: int = 10  # of each action of an operator
     usage_kills: int = 3  # on each pair of backends
     upgrades: int = 1  # of each kind, on each pair of backends
     imported: int = 6_000  # animals in the file
     import_kills: int = 2  # on each pair of backends
-    plant: bool = False  # put a fault in that the proof must find: what cannot fail shows nothing
+    plant: bool = False  # plant a fault that the proof must find, because a proof that cannot fail is worthless
 
     @property
     def full(self) -> bool:
-        """Only at full scale are times asserted: beside other tests they would be a lottery."""
+        """Whether this is the full scale. Only then do proofs check times, because other tests would disturb them."""
         return self.name == "full"
 
 
@@ -52,7 +52,7 @@ FULL = Scale(
     import_kills=10,
 )
 
-# In the order of running: the quick ones first.
+# In the order in which they run, fastest first.
 ATTACKS = tuple(
     f"attacks.{name}"
     for name in ("targets", "fields", "chunks", "connections", "heads", "unread", "trailers", "memory", "minted_keys",
@@ -65,7 +65,7 @@ PROOFS = (
 
 
 class Parts:
-    """The parts of a proof. A planted fault must be found in each of them: one that finds none shows nothing."""
+    """The parts of a proof. Each of them must find a planted fault, because otherwise it proves nothing."""
 
     def __init__(self, scale: Scale) -> None:
         self._plant = scale.plant

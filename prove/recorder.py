@@ -1,7 +1,7 @@
-"""A disk that remembers: a VFS of SQLite under the product's own code that records every write and every sync.
+"""A recording disk: an SQLite VFS below the code of the service that records every write and every sync.
 
-From the record any moment can be played back as a power cut would have left it: of each file, what was synced is there,
-and of what was written since, sector by sector, whatever the dice say.
+Any moment can be reconstructed from the record as a power cut would have left it. Synced data is on the disk, and each
+sector that was written later is there or missing at random.
 """
 
 import random
@@ -20,17 +20,17 @@ Kind = Literal["write", "truncate", "sync", "delete", "sent", "acknowledged"]
 
 class Event(NamedTuple):
     kind: Kind
-    file: str  # its name; for an animal, the animal's
-    offset: int = 0  # for a truncation the size, for an acknowledgement the id
+    file: str  # the name of the file, or of the animal
+    offset: int = 0  # the size for a truncation, and the id for an acknowledgement
     data: bytes = b""
 
 
 class Record:
-    """What happened, in order: to the files, and between the service and its clients."""
+    """The events in order: changes to files, and messages between the service and its clients."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.deaf = False  # planted: syncs are reported and do not happen
+        self.deaf = False  # planted fault: syncs report success but do not happen
         self.sync_error = False  # every sync fails
         self._lock = threading.Lock()
 
@@ -42,7 +42,7 @@ class Record:
 class RecordingVfs(apsw.VFS):
     def __init__(self, record: Record) -> None:
         self.record = record
-        self.disk = apsw.vfs_names()[0]  # the machine's own, which does the work
+        self.disk = apsw.vfs_names()[0]  # the real VFS, which does the work
         super().__init__("recording", self.disk, makedefault=True)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "RecordingFile":
@@ -58,7 +58,7 @@ class RecordingFile(apsw.VFSFile):
         super().__init__(disk, name, flags)
         self._record = record
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
-        self._name = Path(path).name if path else ""  # none: a temporary file, which no power cut outlives
+        self._name = Path(path).name if path else ""  # a temporary file has no name, and does not survive a power cut
 
     def xWrite(self, data: bytes, offset: int) -> None:
         super().xWrite(data, offset)
@@ -80,7 +80,7 @@ class RecordingFile(apsw.VFSFile):
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """All databases that this process opens meanwhile are on the disk that remembers."""
+    """Records all databases that this process opens within this context."""
     record = Record()
     vfs = RecordingVfs(record)
     try:
@@ -90,7 +90,7 @@ def recording() -> Iterator[Record]:
 
 
 def after_power_cut(events: list[Event], dice: random.Random) -> dict[str, bytes]:
-    """The files as they may be found when the power went right after the last of these events."""
+    """Returns possible contents of the files after a power cut right after the last of these events."""
     files: dict[str, bytes] = {}
     for name in {event.file for event in events if event.kind in ("write", "truncate", "delete")}:
         own = [event for event in events if event.file == name]
@@ -109,7 +109,7 @@ def after_power_cut(events: list[Event], dice: random.Random) -> dict[str, bytes
 
 
 def _apply(content: bytearray, event: Event, dice: random.Random | None) -> None:
-    """With dice only some of a write's sectors get to the disk, none of them in part."""
+    """Applies an event. With `dice`, only some sectors of a write reach the disk, but each of these completely."""
     if event.kind == "truncate":
         del content[event.offset :]
     for start in range(0, len(event.data), SECTOR):

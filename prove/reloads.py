@@ -1,6 +1,6 @@
-"""Reloads under load: requests over kept and over fresh connections while the service replaces itself.
+"""Reloads under load, with requests on open and on new connections while the service replaces its workers.
 
-Figures: how many reloads and requests, how many a second, how many failed or were counted wrong, and the slowest one.
+Figures: reloads, requests, requests per second, requests that failed or were counted incorrectly, and the slowest one.
 """
 
 import os
@@ -29,9 +29,9 @@ _CLOSES = re.compile(rb"(?i)\r\nconnection: *close")
 
 
 class Load:
-    """Clients that ask at a fixed rate: on one connection, or on a new one for each request.
+    """Clients that send requests at a fixed rate, on one connection or on a new one for each request.
 
-    Half of the clients open new ones; with TLS one of eight, because handshakes would take all of the processor.
+    Half of the clients open new connections. With TLS, only one in eight does, because handshakes need much CPU time.
     """
 
     def __init__(self, server: Served, key: Key, *, tls: bool) -> None:
@@ -70,7 +70,7 @@ class Load:
         connection: socket.socket | None = None
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due += CLIENTS / PER_SECOND  # a client that is late sends the next ones at once
+            due += CLIENTS / PER_SECOND  # a client that is late sends the next requests immediately
             began = time.monotonic()
             closes = True
             try:
@@ -94,9 +94,9 @@ class Load:
 
 
 def _response(connection: socket.socket) -> tuple[int, bool]:
-    """The status, and whether the server closes. By hand: http.client could not ask 2,000 times a second.
+    """Returns the status, and whether the server closes the connection. Raises OSError.
 
-    Raises OSError.
+    http.client is too slow to send 2,000 requests a second.
     """
     received = b""
     while True:
@@ -110,7 +110,7 @@ def _response(connection: socket.socket) -> tuple[int, bool]:
 
 
 def reload(server: Served) -> None:
-    """Returns when the new workers serve. Raises Broken."""
+    """Reloads the service, and waits until the new workers serve. Raises Broken."""
     assert server.process is not None
     before = events(server, "reloaded")
     os.kill(server.process.pid, signal.SIGHUP)
@@ -174,6 +174,6 @@ def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool = False, m
 
 
 def used_by(server: Served, key: Key) -> int:
-    """What the gate file has counted for a key. The store is not opened: a next version may have migrated it."""
+    """Returns the count of a key in the gate file. Does not open the store, which a next version may have migrated."""
     (windows,) = use_lmdb(server.data, lambda gate: gate.windows([key.id]))
     return int(windows.day_used)

@@ -1,4 +1,4 @@
-"""schemathesis with every check and phase against the running service, until enough cases were generated."""
+"""Runs schemathesis with every check and phase against the running service, until it has generated enough cases."""
 
 import json
 import re
@@ -35,13 +35,13 @@ def prove(scale: Scale) -> Figures:
 def _document(server: Server, *, lie: bool) -> dict[str, Any]:
     with urllib.request.urlopen(server.origin + "/openapi.json") as answer:
         document: dict[str, Any] = json.load(answer)
-    if lie:  # planted: a member that the service does not have
+    if lie:  # planted fault: a member that the service does not have
         document["components"]["schemas"]["Pet"]["required"].append("colour")
     return document
 
 
 def _run(server: Server, key: Key, data: Path, *, seed: int, examples: int) -> int:
-    """The number of generated cases. Raises Broken when a check found something."""
+    """Returns the number of generated cases. Raises Broken if a check fails."""
     outcome = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(CONFIGURATION),

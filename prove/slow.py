@@ -1,7 +1,7 @@
-"""Clients that trickle their heads and bodies, by the thousand, beside normal traffic at a fixed rate.
+"""Thousands of clients that send their heads and bodies slowly, during normal traffic at a fixed rate.
 
-Rounds with and without them alternate. The 99th percentile of normal traffic must stay within twice what it is alone.
-As a program, `python -m prove.slow PORT KEY COUNT`, this file is the slow clients.
+Rounds with and without slow clients alternate. With them, the 99th percentile of normal traffic may at most double.
+`python -m prove.slow PORT KEY COUNT` runs the slow clients.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from prove.proof import Figures, Scale
 PER_SECOND = 250
 ROUND_SECONDS = 6.0
 FACTOR = 2.0
-QUIET = 25.0  # milliseconds; a list takes less than one, so beyond this the machine is what is measured
+QUIET = 25.0  # milliseconds. A list takes less than one, so above this value the machine is too busy
 CONNECT_WITHIN = 20.0
 
 
@@ -40,15 +40,15 @@ def prove(scale: Scale) -> Figures:
                 _wait_for(server, 2 * scale.slow_clients, within=2.0 if scale.plant else CONNECT_WITHIN)
                 beset.append(_p99(server, secret, scale))
                 _wait_for(server, 2 * scale.slow_clients, within=2.0)
-    before, beside = statistics.median(alone), statistics.median(beset)
+    before, during = statistics.median(alone), statistics.median(beset)
     if scale.full:
         if before > QUIET:
             raise Skipped(
-                f"p99 alone is {before:.0f} ms, and {beside:.0f} beside them: the machine is too busy to tell"
+                f"p99 alone is {before:.0f} ms, and {during:.0f} ms with slow clients: the machine is too busy to tell"
             )
-        hold(beside <= FACTOR * before, f"p99 is {before:.1f} ms alone and {beside:.1f} ms beside slow clients")
+        hold(during <= FACTOR * before, f"p99 is {before:.1f} ms alone and {during:.1f} ms with slow clients")
     return {"slow heads": scale.slow_clients, "slow bodies": scale.slow_clients, "p99 alone ms": round(before, 2),
-            "p99 beside them ms": round(beside, 2), "times": round(beside / before, 2)}  # fmt: skip
+            "p99 with them ms": round(during, 2), "times": round(during / before, 2)}  # fmt: skip
 
 
 def _p99(server: Server, secret: str, scale: Scale) -> float:
@@ -72,17 +72,17 @@ def _slow_clients(server: Server, secret: str, count: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-        # Thousands that vanish at one moment are answered first. Real clients leave one by one.
+        # If thousands of clients disconnect at once, the service handles them first. Real clients leave one by one.
         _wait_until(server, lambda opened: opened < 200, "the slow clients are gone", CONNECT_WITHIN)
 
 
 def _wait_for(server: Server, connections: int, within: float) -> None:
-    """Raises Broken unless so many are open at the service, less those that it has just ended."""
+    """Raises Broken unless the service has this many open connections, minus those that it has just closed."""
     _wait_until(server, lambda opened: opened >= 0.9 * connections, f"{connections} slow clients are connected", within)
 
 
 def _wait_until(server: Server, holds: Callable[[int], bool], what: str, within: float) -> None:
-    """Raises Broken when the number of the worker's open files is not as wanted in time."""
+    """Raises Broken if the number of the worker's open files does not become as expected in time."""
     assert server.process is not None
     supervisor = server.process.pid
     worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
@@ -93,7 +93,7 @@ def _wait_until(server: Server, holds: Callable[[int], bool], what: str, within:
 
 
 async def trickle(port: int, beginning: bytes, delay: float) -> None:
-    """A byte a second for as long as the server bears it, then again from the beginning."""
+    """Sends one byte per second until the server closes the connection, and then starts again."""
     await asyncio.sleep(delay)
     while True:
         with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ async def be_slow(port: int, secret: str, count: int) -> None:
     body = (
         f"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\nContent-Length: 999\r\n\r\n".encode()
     )
-    # Spread over a second: all at the same moment would be one wave and not a thousand clients.
+    # Spread the clients over a second, because real clients do not send at the same moment.
     await asyncio.gather(*(trickle(port, begin, n / max(1, count)) for n in range(count) for begin in (head, body)))
 
 

@@ -1,8 +1,8 @@
-"""A long mixed load at a fixed rate, and the slopes of what may only grow if something leaks.
+"""A long mixed load at a fixed rate. Measures the slopes of resources that grow only if something leaks.
 
-Memory, descriptors and the log are sampled every second; slopes are least squares over what follows the warm-up. A
-write that took long, or was refused for it, is excused only if the machine itself was late for half of that time, as
-two probes beside it tell: sleeps of 5 ms, and a sync twenty times a second.
+Memory, descriptors and the log are sampled every second. Slopes are least-squares fits of the samples after the
+warm-up. A slow write, or one that was refused because it was slow, is excused only if the machine was late for half of
+that time. Two probes measure this: sleeps of 5 ms, and a sync twenty times a second.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from prove.load import Answer, percentile, steady
 from prove.proof import Figures, Scale
 
 PER_SECOND = 150
-WRITES = 10  # one request in ten
-WARM_UP = 0.25  # of the time
-SLOPES_FROM_MINUTES = 30  # shorter, and the noise of a page is a slope
+WRITES = 10  # one request in ten is a write
+WARM_UP = 0.25  # fraction of the time
+SLOPES_FROM_MINUTES = 30  # in a shorter time, a single memory page would look like a slope
 MEGABYTES_PER_HOUR = 1.0
 WAL_MAX = 64 * 1024 * 1024
 SLOW_WRITE = 0.250
 SLEEP, SLEEPS = 0.005, 10  # between two syncs
-TOO_LATE = 0.01  # of the time: late moments that the probes do not meet are many too, so a write may be blamed wrongly
-LATE_AT_RANDOM = 0.05  # of the time: a write could be excused by chance, in up to twice this share of cases
-PROMPT = 0.005  # seconds in which a sync is done, and an end of sleep noticed, on a machine that has time for us
+TOO_LATE = 0.01  # fraction of the time. Above it, the probes miss many delays, so a write may be blamed wrongly
+LATE_AT_RANDOM = 0.05  # fraction of the time. Above it, up to twice this share of writes could be excused by chance
+PROMPT = 0.005  # seconds that a sync, or waking up from a sleep, takes at most on an idle machine
 
 
 class Watch(threading.Thread):
-    """Samples a worker now and then, and asks the machine all the time how late it is."""
+    """Samples a worker periodically, and measures continuously how late the machine is."""
 
     def __init__(self, server: Server, *, every: float, plant: bool) -> None:
         super().__init__(daemon=True)
@@ -46,8 +46,8 @@ class Watch(threading.Thread):
         self._server = server
         self._leak: list[socket.socket] | None = [] if plant else None
         self._over = threading.Event()
-        self.samples: list[tuple[float, float, float, float]] = []  # when, resident MiB, descriptors, bytes of the log
-        self.late: list[tuple[float, float]] = []  # from, to: when the machine did not do what was due
+        self.samples: list[tuple[float, float, float, float]] = []  # time, resident MiB, descriptors, bytes of the log
+        self.late: list[tuple[float, float]] = []  # start and end of the times when the machine was late
 
     def run(self) -> None:
         probe = os.open(self._server.data.parent / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -78,7 +78,7 @@ class Watch(threading.Thread):
         return now
 
     def seconds_late(self, answer: Answer) -> float:
-        """For how long of the time of an answer the machine was."""
+        """Returns for how many seconds the machine was late while a request waited for its response."""
         begin, end = answer.due, answer.due + answer.seconds
         first = bisect.bisect_left(self.late, begin, key=lambda span: span[1])
         spans = itertools.takewhile(lambda span: span[0] < end, itertools.islice(self.late, first, None))
@@ -110,7 +110,7 @@ def prove(scale: Scale) -> Figures:
 
 
 async def _mixed(server: Server, key: Key, seconds: float) -> tuple[list[Answer], list[Answer]]:
-    """Reads and writes, on lines of their own, so that neither waits behind the other."""
+    """Sends reads and writes on separate connections, so that they do not wait for each other."""
     head = f"Host: x\r\nAuthorization: Bearer {key.secret}\r\n"
 
     def read(number: int) -> bytes:
@@ -153,7 +153,7 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
         "of them not the machine's": len(slow) - len(machines), "of them refused": refused,
         "% of the time that the machine was late": round(100 * late, 1),
     }  # fmt: skip
-    most = 2 if scale.full else 20  # within seconds of the start a worker still opens the files of its metrics
+    most = 2 if scale.full else 20  # in the first seconds, a worker is still opening the files of its metrics
     hold(max(descriptors) - min(descriptors) <= most, f"descriptors are flat: {figures}")
     hold(log <= WAL_MAX, f"the log stays under 64 MiB: {figures}")
     if scale.soak_minutes >= SLOPES_FROM_MINUTES:
@@ -167,7 +167,7 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
-    """Of the line with the least squares."""
+    """Returns the slope of a least-squares fit."""
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((one - x) ** 2 for one in xs)
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / spread if spread else 0.0

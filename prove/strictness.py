@@ -1,4 +1,4 @@
-"""The table of cases, sent over raw sockets to the running service. Figure: how many answers are as listed."""
+"""Sends the table of cases to the running service over raw sockets. Figure: the number of expected responses."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ def prove(scale: Scale) -> Figures:
     cases = all_cases()
     with folder() as data, serving(data / "data", "own", "--address-per-minute", "1000000") as server:
         secret = server.key().secret.encode()
-        if scale.plant:  # a rule that no server keeps
+        if scale.plant:  # a rule that no server follows
             cases = [*cases, cases[0]._replace(rule="planted", statuses=(418,))]
         with ThreadPoolExecutor(16) as pool:
             added = Counter(pool.map(lambda case: _fault(server, case, secret), cases))
@@ -30,7 +30,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _fault(server: Server, case: Case, secret: bytes) -> str:
-    """What is wrong with the answer; "" or, when an animal was added, "a 201"."""
+    """Returns what is wrong with the response, an empty string, or "a 201" if an animal was added."""
     pieces = (case.sent,) if isinstance(case.sent, bytes) else case.sent
     pieces = tuple(piece.replace(KEY, secret) for piece in pieces)
     if case.octets:
@@ -66,7 +66,7 @@ def _judge(case: Case, got: Conversation) -> None:
 
 
 def _only_what_was_acknowledged(server: Server, created: int) -> None:
-    """No refused message has left an animal behind, and every 201 has left one."""
+    """Raises Broken if a refused message has added an animal, or if a 201 has not."""
     page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     names = Counter(pet.name for pet in page.pets)
     hold(names["never"] == 0, f"{names['never']} animals were added by messages that were refused")

@@ -1,8 +1,8 @@
-"""Upgrades under creates, from the present code to a next version: the present code with one more migration.
+"""Upgrades during creates, from the current code to a next version, which is the current code with one more migration.
 
 Each upgrade migrates the schema while clients add animals, each with an idempotency key, and retry every create that
-was not acknowledged. Afterwards every animal is there once, with the id that was acknowledged. The upgrade is a
-restart, a second node on the same data, or a reload. The last two drop no requests.
+was not acknowledged. Afterwards, every animal exists once, with the acknowledged id. The upgrade is a restart, a second
+node on the same data, or a reload. The last two drop no requests.
 """
 
 import http.client
@@ -45,21 +45,21 @@ class Node(Served):
             self.store, self.gate = shared(Postgres).url(), shared(Redis).url()
 
     def with_code(self, code: Path) -> "Node":
-        """Another node on the same data."""
+        """Returns another node on the same data."""
         other = Node(code, self.data, "own")
         other.store, other.gate = self.store, self.gate
         other.log, other.output = code / "log", code / "output"
         return other
 
     def make_key(self) -> str:
-        """The secret of a new key, made by the command of this node's version."""
+        """Creates a key with the command of this node's version. Returns its secret."""
         limits = ("--per-minute", str(PLENTY), "--per-day", str(PLENTY))
         command = [*PETSTORE, "keys", "create", "--plan", "enterprise", *limits, "--json"]
         made = subprocess.run(command, env=self.variables, check=True, capture_output=True)
         return str(json.loads(made.stdout)["key"])
 
     def refused(self) -> tuple[int, str]:
-        """The exit code and the last line of a start that does not succeed."""
+        """Returns the exit code and the last line of a failed start."""
         self.start(wait=False)
         assert self.process is not None
         code = self.process.wait(TIMEOUT)
@@ -67,13 +67,13 @@ class Node(Served):
 
     @property
     def schema(self) -> int:
-        """The version of the schema of the live environment."""
+        """Returns the schema version of the live environment."""
         sql = "PRAGMA user_version" if self.store is None else "SELECT version FROM format"
         return int(StorePlace(self.data, self.store).by_hand(sql)[0][0])
 
 
 class Response(NamedTuple):
-    status: int  # 0: there was none
+    status: int  # 0 if there was no response
     body: bytes
     remaining: int
     error: str = ""
@@ -82,14 +82,14 @@ class Response(NamedTuple):
 class Clients:
     """Threads that add animals at every port in turn, and list each one at every port once it is acknowledged.
 
-    With `retry`, a create that fails because the service is away is sent again. Without it, that is a fault.
+    With `retry`, a create is sent again if it fails because the service is unavailable. Otherwise, that is a fault.
     """
 
     def __init__(self, secret: str, *ports: int, retry: bool = False) -> None:
         self.ports = ports
         self._retry = retry
         self.acknowledged: dict[str, int] = {}  # the name of an animal → its id
-        self.at_port: Counter[int] = Counter()  # creates acknowledged
+        self.at_port: Counter[int] = Counter()  # acknowledged creates
         self.sent = 0
         self.answered = 0
         self.retries: list[str] = []
@@ -105,13 +105,13 @@ class Clients:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Returns when every create that was sent is acknowledged."""
+        """Waits until every create is acknowledged."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def wait(self, port: int) -> None:
-        """Returns when more creates were acknowledged at a port. Raises Broken."""
+        """Waits until more creates are acknowledged at a port. Raises Broken."""
         enough = self.at_port[port] + ENOUGH
         wait_for(lambda: self.at_port[port] >= enough or self.faults, TIMEOUT)
         self.check()
@@ -194,7 +194,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
-    """The present code stops, and the next version starts on its port. Planted: an animal is lost in between."""
+    """Stops the current code and starts the next version on its port. Planted fault: an animal is lost in between."""
     old = Node(copy_code(place / "old"), place / "data", backends)
     new = old.with_code(copy_code(place / "new"))
     new.port, new.origin = old.port, old.origin
@@ -218,9 +218,9 @@ def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
 
 
 def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
-    """The next version starts beside the present code and migrates the data. Both serve, and no request fails.
+    """Starts the next version, which migrates the data while the current code is running. Both serve all requests.
 
-    Once the present code has stopped, it does not start again. Planted: a migration that fails every create.
+    After it has stopped, the current code does not start again. Planted fault: after the migration, every create fails.
     """
     old = Node(copy_code(place / "old"), place / "data", backends)
     new = old.with_code(copy_code(place / "new"))
@@ -247,9 +247,9 @@ def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
 
 
 def _by_reload(place: Path, backends: Backends, scale: Scale) -> Clients:
-    """The next version replaces the present code on disk, and is reloaded. No request fails.
+    """Replaces the current code on disk with the next version, and reloads the service. No request fails.
 
-    Planted: a migration that fails every create.
+    Planted fault: after the migration, every create fails.
     """
     node = Node(copy_code(place / "code"), place / "data", backends)
     try:
@@ -267,7 +267,7 @@ def _by_reload(place: Path, backends: Backends, scale: Scale) -> Clients:
 
 
 def _check(node: Node, clients: Clients, newest: int) -> None:
-    """After the upgrade, while the node still serves. Raises Broken."""
+    """Checks the data after the upgrade, while the node is still serving. Raises Broken."""
     clients.check()
     hold(node.schema == newest, f"the schema is {newest}: {node.schema}")
     for name in list(clients.acknowledged)[:ENOUGH]:  # from before the upgrade

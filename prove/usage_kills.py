@@ -1,8 +1,8 @@
-"""`kill -9` under load, again and again on the same data: of all processes, of one worker, and during a flush.
+"""Repeated `kill -9` under load on the same data: of all processes, of one worker, and during a flush.
 
-At the end the usage of each key and operation must equal the gate's admissions, which must equal what the gate's day
-window has counted. It is never less than what was answered, and never more than what was sent. On SQLite with LMDB, and
-on PostgreSQL with Redis.
+At the end, the usage of each key and operation must equal the gate's admissions, which must equal the count of the
+gate's day window. It must be at least the number of responses, and at most the number of requests. The proof runs on
+SQLite with LMDB, and on PostgreSQL with Redis.
 """
 
 import http.client
@@ -30,20 +30,20 @@ from prove.proof import Figures, Parts, Scale
 CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)
 HANGS = 10.0
-FLUSH_SECONDS = 5.2  # in which a worker writes its usage once
+FLUSH_SECONDS = 5.2  # a worker writes its usage once in this time
 REQUESTS: tuple[tuple[OperationName, str, str], ...] = (
     ("listPets", "GET", "/v1/pets?limit=1"),
     ("getPet", "GET", "/v1/pets/1"),
-    ("getPet", "GET", "/v1/pets/999999999"),  # 404: an error is admitted too
+    ("getPet", "GET", "/v1/pets/999999999"),  # 404, because errors are also admitted
     ("createPet", "POST", "/v1/pets"),
     ("other", "DELETE", "/v1/pets"),
 )
 
-Counts = Counter[tuple[str, OperationName]]  # of a key's id and an operation
+Counts = Counter[tuple[str, OperationName]]  # by key id and operation
 
 
 class Caller(threading.Thread):
-    """Sends requests with one key until the connection breaks, and counts what was sent and what was answered."""
+    """Sends requests with one key until the connection breaks, and counts requests and responses."""
 
     def __init__(self, server: Server, key: Key) -> None:
         super().__init__(daemon=True)
@@ -64,11 +64,11 @@ class Caller(threading.Thread):
                 response.read()
                 if response.status in (200, 201, 404, 405):
                     self.answered[self._key.id, operation] += 1
-                elif response.status != 503:  # a busy machine: the request may have been admitted, or not
+                elif response.status != 503:  # on a busy machine, a 503 may or may not have been admitted
                     self.wrong.append(response.status)
                     return
         except (OSError, http.client.HTTPException):
-            pass  # that was the kill
+            pass  # the service was killed
         finally:
             connection.close()
 
@@ -91,7 +91,7 @@ def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> in
     sent: Counts = Counter()
     answered: Counts = Counter()
     data.mkdir()
-    # With `degrade` a node that waits too long for Redis goes on by itself, and no window of Redis has what it admits.
+    # With `degrade`, a node that waits too long for Redis uses local counters, and Redis does not count its admissions.
     server = Server(data / "data", backends, "--gate-outage", "refuse", workers=2)
     try:
         server.start()
@@ -156,6 +156,6 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
 
 
 async def _forget_what_was_counted(backends: Backends) -> None:
-    """The planted fault: the store no longer knows how much of the totals it has added."""
+    """The planted fault: the store forgets which part of the totals it has already added."""
     database = backends.stores["live"].database
     await database.write(steps(Statement(f"DELETE FROM {database.schema}.counted_admissions")), NOTHING)

@@ -1,4 +1,4 @@
-"""Fixtures: one shared server per host for tests that bring their own key, and fresh ones for the rest."""
+"""Fixtures. Tests that create their own keys share one server per backend, and other tests start new servers."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
 from harness.stores import GatePlace, StorePlace
 from tests.interface import documented
 
-BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as they stand in the name of a test
+BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as in the name of a test
 
 
 def pytest_configure() -> None:
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 
 
 def _trust_one_authority() -> None:
-    """Each client of httpx loads all authorities of certifi, in 30 ms; for loopback one is as good as 140."""
+    """Makes httpx trust only one authority, because loading all 140 of certifi takes each client 30 ms."""
     first = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")
     with tempfile.NamedTemporaryFile("w", prefix="petstore-ca-", suffix=".pem", delete=False) as file:
         file.write(first[0] + first[1] + "\n")
@@ -44,7 +44,7 @@ def _trust_one_authority() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test runs on all backends of its fixtures, or on those that its closest marker `on` names."""
+    """Runs each test on all backends of its fixtures, or on those in its closest marker `on`."""
     left_out = {item for item in items if not _runs_here(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
@@ -60,11 +60,11 @@ def _runs_here(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests are there until the end, and the collector need not look at them again and again
+    gc.freeze()  # thousands of tests stay in memory until the end, so the garbage collector can skip them
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Names the members of animals and responses that differ."""
+    """Shows the members of animals and responses that differ."""
     found = differences(left, right) if op == "==" else []
     return [f"{type(left).__name__} == {type(right).__name__}", *found] if found else None
 
@@ -83,7 +83,7 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _missing_is_told() -> Iterator[None]:
-    """A program that is not there is a failure in CI and a skip elsewhere. What needs more rights is a skip."""
+    """Fails in CI, and skips elsewhere, if a program is missing. Always skips tests that need more permissions."""
     try:
         yield
     except Missing as missing:
@@ -96,7 +96,7 @@ def _missing_is_told() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real Chromium, for one file of tests: tests of other files could not run an event loop beside it."""
+    """A real Chromium for one test file. While it is open, tests in other files could not run an event loop."""
     with browser_running() as opened:
         yield opened
 
@@ -119,21 +119,21 @@ def redis() -> Redis:
 
 @pytest.fixture
 def own_redis() -> Iterator[Redis]:
-    """A server that this test may stop, kill and hang."""
+    """A server that this test may stop, kill and suspend."""
     with running(Redis()) as server:
         yield server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """An empty store, on each backend in turn."""
+    """The location of an empty store, on each backend."""
     url = empty_store() if request.param == "postgres" else None
     return StorePlace(tmp_path, url)
 
 
 @pytest.fixture
 def place(postgres: Postgres, tmp_path: Path) -> StorePlace:
-    """An empty place for a store on PostgreSQL."""
+    """The location of an empty store on PostgreSQL."""
     return StorePlace(tmp_path, postgres.url())
 
 
@@ -145,7 +145,7 @@ def redis_cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(params=["lmdb", "redis", "redis-cluster"])
 def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
-    """An empty place for a gate, on each backend in turn."""
+    """The location of an empty gate, on each backend."""
     if request.param == "lmdb":
         return GatePlace(tmp_path)
     servers = shared(Redis) if request.param == "redis" else request.getfixturevalue("redis_cluster")
@@ -154,7 +154,7 @@ def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that all tests share: make your own keys, expect other tests' animals, leave its clock alone."""
+    """A server that all tests share. Create your own keys, expect animals of other tests, and do not move its clock."""
     with serving(
         tmp_path_factory.mktemp("shared") / "data", request.param, "--address-per-minute", "1000000"
     ) as shared:
@@ -169,7 +169,7 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 @pytest.fixture
 def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Server]]:
-    """Starts a server of the test's own, with options; stopped at the end."""
+    """Starts a server for this test with options, and stops it at the end."""
     started: list[Server] = []
 
     def start(*options: str, workers: int = 1) -> Server:
@@ -184,28 +184,28 @@ def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def fresh(start: Callable[..., Server]) -> Server:
-    """An empty server of the test's own, whose clock may be moved."""
+    """An empty server for this test, whose clock may be moved."""
     return start()
 
 
 @pytest.fixture
 def key(server: Server) -> Key:
-    """A key of the shared server with limits that no test reaches."""
+    """A key on the shared server, with limits that no test reaches."""
     return server.key_in_stock()
 
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    """Fails on an answer that the interface document does not have."""
+    """An HTTP client that fails on responses that are not in the OpenAPI document."""
     hooks = {"response": [documented]}
-    # Without certificates: to load them would take longer than most tests.
+    # Do not load certificates, because that takes longer than most tests.
     with httpx.Client(timeout=60, verify=False, event_hooks=hooks) as opened:
         yield opened
 
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    """The command line on empty data, on each pair of backends."""
+    """The command line with empty data, on each pair of backends."""
     commands = Commands(Server(tmp_path / "data", request.param))
     commands.server.create()
     return commands
@@ -213,13 +213,13 @@ def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def without_data(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    """The command line where no data exist, on each pair of backends."""
+    """The command line without any data, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts `petstore serve` as an operator does, on the test's own data; stopped at the end."""
+    """Starts `petstore serve` as an operator does, with data for this test, and stops it at the end."""
     started: list[Served] = []
 
     def serve(*options: str, workers: int = 1) -> Served:

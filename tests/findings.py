@@ -1,4 +1,4 @@
-"""The findings of `petstore check`, without the time that a command takes to start."""
+"""Returns the findings of `petstore check` without starting a command, which takes time."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ def faults(
     mounts: Path = MOUNTS,
     **settings: Any,
 ) -> dict[str, list[str]]:
-    """The faults by subject. `settings` are in addition to the commands' own."""
+    """Returns the faults by subject. `settings` are added to those of the command."""
     server = commands.server
     chosen = Settings(**{"data": server.data, "store": server.store, "gate": server.gate, **settings})
     found = asyncio.run(findings(chosen, free_bytes=free_bytes, free_files=free_files, mounts=mounts))

@@ -1,4 +1,4 @@
-"""The interface document with its references resolved, and the check that it documents an answer."""
+"""The OpenAPI document with its references resolved, and a check that it documents a response."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from petstore.settings import BASES
 from petstore.web.documents import Json, openapi_document
 from tools.breaking_changes import AFTER_EVERY_SUNSET, resolved
 
-# What HTTP itself, the host and the operator's settings add to a response.
+# Headers that HTTP, the server and the operator's settings add to a response.
 UNDOCUMENTED = {
     "access-control-allow-headers", "access-control-allow-methods", "access-control-allow-origin",
     "access-control-expose-headers", "access-control-max-age", "connection", "content-length", "content-type", "date",
@@ -46,7 +46,7 @@ DOCUMENTED_AFTER_SUNSET = operations_of(AFTER_SUNSET)
 
 
 def sample(operation: OperationName) -> tuple[str, str, bytes]:
-    """The method, the path below the base address, and the body of the request that the document shows."""
+    """Returns the method, the path below the base address, and the body of the example request in the document."""
     shown = DOCUMENTED[operation]
     path: str = shown["path"]
     for parameter in shown["parameters"]:
@@ -61,7 +61,7 @@ def sample(operation: OperationName) -> tuple[str, str, bytes]:
 
 
 def operation_at(method: str, path: str) -> Operation | None:
-    """The operation of a request, by a reading of the table that shares nothing with the router."""
+    """Returns the operation of a request. Does not share any code with the router."""
     for base in sorted(BASES.values(), key=len, reverse=True):
         for operation in OPERATIONS:
             template = re.sub(r"\{\w+\}", r"(?!\\.{1,2}$)[^/]+", operation.path)
@@ -71,17 +71,20 @@ def operation_at(method: str, path: str) -> Operation | None:
 
 
 def path_of(target: str) -> str:
-    """The path of a target, percent-decoded; an encoded slash separates no segments."""
+    """Returns the percent-decoded path of a target. An encoded slash does not separate segments."""
     return unquote(re.sub("(?i)%2f", "%252F", target.partition("?")[0]), "latin-1")
 
 
 def assert_documented(method: str, path: str, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-    """`path` is percent-decoded. What no operation answers is not in the document: 404, 405, OPTIONS, the site."""
+    """Asserts that the document has this response. `path` is percent-decoded.
+
+    The document does not have responses that do not belong to an operation: some 404s and 405s, OPTIONS, and the site.
+    """
     operation = operation_at(method, path)
     if operation is None:
         return
     sent = dict(headers)
-    # An error on demand may be one that this operation never gives: then any operation has it, or none.
+    # A simulated error may be one that this operation never returns. In that case, another operation documents it.
     if "error=" in sent.get("preference-applied", ""):
         assert any(str(status) in shown["responses"] for shown in DOCUMENTED.values()) or status in (404, 405)
         return
@@ -120,21 +123,21 @@ def faults_of(response: Json | None, headers: dict[str, str], body: bytes) -> li
 
 
 def error_faults(body: Json) -> list[str]:
-    """What an Error body lacks, and what it has too much."""
+    """Returns the members that an Error body lacks, and those that it should not have."""
     faults = [f"the Error body lacks {name}" for name in ERROR_MEMBERS if name not in body]
     return faults + [f"the Error body has {name}" for name in body if name not in ERROR_MEMBERS]
 
 
 def _fits(schema: Json, text: str) -> bool:
-    """A header is text, also one that is a number."""
+    """Whether a header fits a schema. Headers are text, even if they are numbers."""
     return jsonschema_rs.is_valid(schema, int(text) if schema["type"] == "integer" and text.isdecimal() else text)
 
 
 def documented(response: httpx.Response) -> None:
-    """For the event hooks of a client."""
+    """Checks a response, as an event hook of a client."""
     request, headers = response.request, response.headers
     path = path_of(request.url.raw_path.decode())
-    # Without a request id, something in front of the service has answered.
+    # A response without a request id does not come from the service but from a proxy.
     if "x-request-id" in headers and operation_at(request.method, path) is not None:
         body = response.read()
         assert_documented(request.method, path, response.status_code, headers.items(), body)

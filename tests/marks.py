@@ -1,4 +1,4 @@
-"""Markers that tests share."""
+"""Markers that several tests use."""
 
 import os
 

@@ -1,6 +1,6 @@
 """A naive model of the rate limits, and random requests to compare it with.
 
-The model does what the contract says with no thought of speed: it keeps every timestamp and counts again each time.
+The model implements the contract without optimisations: it keeps every timestamp, and counts all of them each time.
 """
 
 import random
@@ -17,7 +17,7 @@ EDGES = [0, 1, 999, 1_000, MINUTE - 1, MINUTE, MINUTE + 1, 2 * MINUTE, 3_600_000
 
 @dataclass
 class NaiveLimits:
-    """One key. The clock never goes back."""
+    """The limits of one key. The clock never goes back."""
 
     policy: BanPolicy
     admitted: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class NaiveLimits:
             if len(self.strikes) > (self.policy.threshold or min(per_minute, 1_000)):
                 self._ban(now)
 
-        # When each reason to refuse ends: the ban, and every exhausted window.
+        # The end of each reason to refuse: the ban, and every exhausted window.
         ends: list[tuple[int, int, Window, int]] = []
         if self._is_banned(now):
             ends.append((self.bans[-1][1], 0, "minute", per_minute))
@@ -58,7 +58,7 @@ class NaiveLimits:
         return Decision(ADMITTED, least[2], least[3], least[0], least[4], least[4] - now)  # type: ignore[arg-type]  # a window
 
     def _window(self, length: int, now: int) -> tuple[int | None, int]:
-        """The start of the open window, and how many requests it has."""
+        """Returns the start of the open window, and the number of its requests."""
         start: int | None = None
         used = 0
         for at in self.admitted:
@@ -93,7 +93,7 @@ def random_limits(dice: random.Random) -> Limits:
 
 
 def random_times(dice: random.Random, count: int) -> Iterator[int]:
-    """Times of requests: at a random pace, and now and then at an edge."""
+    """Returns the times of requests, at random intervals, and sometimes at the end of a window or a ban."""
     now, pace = START, dice.choice([5, 500, 8_000, 70_000, 4_000_000])
     for _ in range(count):
         now += dice.choice(EDGES) if dice.random() < 0.05 else dice.randint(0, pace)

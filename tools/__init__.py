@@ -1,1 +1,1 @@
-"""What builds and checks documents, references, packages and images."""
+"""Commands that build and check documents, references, packages and images."""

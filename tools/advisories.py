@@ -1,4 +1,4 @@
-"""`python -m tools.advisories`: known vulnerabilities among the pinned versions. A check that could not look fails."""
+"""`python -m tools.advisories`: looks up known vulnerabilities of the pinned versions. Fails if the look-up fails."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-# The first holds all that the service needs too.
+# The first also contains all dependencies of the service.
 LOCKS = (ROOT / "requirements-dev.lock", ROOT / "requirements-build.lock")
 TIMEOUT = 120  # seconds
 
 
 def main() -> int:
-    """0 when every package was looked up and has no advisory. ADVISORIES=optional excuses what was not looked up."""
+    """Returns 0 if no package has an advisory and all were looked up. With ADVISORIES=optional, some may be missing."""
     packages = _audit()
     seen = [package for package in packages if "vulns" in package]
     found = [(package["name"], package["version"], fault["id"]) for package in seen for fault in package["vulns"]]
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _audit() -> list[dict[str, Any]]:
-    """What pip-audit says of each package; nothing when it could not ask."""
+    """Returns pip-audit's result for each package, or nothing if it could not reach the service."""
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--format", "json"]
     for lock in LOCKS:
         command += ["--requirement", str(lock)]

@@ -1,12 +1,12 @@
-"""`python -m tools.breaking_changes`: would the OpenAPI document break clients of the last release?
+"""`python -m tools.breaking_changes`: checks whether the OpenAPI document would break clients of the last release.
 
-Growth passes: new operations, optional parameters, headers, statuses, error codes, members of responses. Everything
-else is reported, and so is a change that this check cannot judge.
+Additions pass: new operations, optional parameters, headers, statuses, error codes and members of responses. The check
+reports everything else, including changes that it cannot judge.
 
 `docs/openapi/` has the document of each release and of this version. The check fails if the file of this version is out
-of date, so that every change of the interface is in the diff of that file. It also fails if the document breaks the one
-of the release before. Before the first release, the file of this version takes that place: the check then reports what
-the sunset of an operation removes without an announcement.
+of date, so that the diff of that file shows every change of the interface. It also fails if the document breaks clients
+of the previous release. Before the first release, it compares the document with the file of this version instead. It
+then reports what the sunset of an operation removes without an announcement.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 DOCUMENTS = Path(__file__).parent.parent / "docs/openapi"
 AFTER_EVERY_SUNSET = 1e12
-# Announced, and true only for the document after the sunset.
+# These changes are announced, and only the document after the sunset has them.
 ANNOUNCED = {
     "GET /pets/{petId}: the operation is gone",
     "POST /pets: 201: the header Location is gone",
@@ -34,12 +34,12 @@ LOWER_BOUNDS = {"minimum", "minLength", "minItems"}
 UPPER_BOUNDS = {"maximum", "maxLength", "maxItems"}
 FORMS = {"pattern", "format"}
 JUDGED = {"type", "enum", "default", "required", "properties", "items", "additionalProperties"}
-# Values that are documented as a list that grows: the title of the schema and the member.
+# The title of the schema and the member for values that are documented as an open list.
 GROWS = {("Error", "code")}
 
 
 def breaking_changes(old: Json, new: Json) -> list[str]:
-    """One line for each change from the document `old` to the document `new` that can break a client of `old`."""
+    """Returns one line for each change from the document `old` to `new` that can break a client of `old`."""
     old, new = resolved(old, old), resolved(new, new)
     return [*_base_addresses(old, new), *_operations(old, new)]
 
@@ -129,7 +129,7 @@ def _responses(where: str, old: Json, new: Json) -> Iterator[str]:
 
 
 def _stricter(where: str, old: Json, new: Json) -> Iterator[str]:
-    """What a client may no longer send."""
+    """Returns what a client may no longer send."""
     yield from _unjudged(where, old, new)
     if not set(_types(old)) <= set(_types(new)):
         yield f"{where}: the type was {old['type']} and is {new['type']}"
@@ -152,7 +152,7 @@ def _stricter(where: str, old: Json, new: Json) -> Iterator[str]:
 
 
 def _looser(where: str, old: Json, new: Json) -> Iterator[str]:
-    """What a client may get and does not expect."""
+    """Returns what a client may receive but does not expect."""
     yield from _unjudged(where, old, new)
     if not set(_types(new)) <= set(_types(old)):
         yield f"{where}: the type was {old['type']} and is {new['type']}"
@@ -186,7 +186,7 @@ def _types(schema: Json) -> list[str]:
 
 
 def _tighter(loose: Json, tight: Json) -> Iterator[str]:
-    """The bounds of `tight` that leave out something within those of `loose`."""
+    """Returns the bounds of `tight` that exclude values within the bounds of `loose`."""
     for name in sorted(LOWER_BOUNDS & tight.keys()):
         if name not in loose or tight[name] > loose[name]:
             yield name
@@ -204,7 +204,7 @@ def _known(schema: Json) -> set[str]:
 
 
 def resolved(node: Any, document: Json) -> Any:
-    """Without references: what each names takes its place, with that name as its title and what stands beside it."""
+    """Replaces each reference with its target, which gets the name as its title, and the reference's other members."""
     if isinstance(node, list):
         return [resolved(each, document) for each in node]
     if not isinstance(node, dict):
@@ -219,12 +219,12 @@ def resolved(node: Any, document: Json) -> Any:
 
 
 def kept_document() -> Path:
-    """The file with the document of this version."""
+    """Returns the file with the document of this version."""
     return DOCUMENTS / f"{__version__}.json"
 
 
 def baseline() -> Path:
-    """The document of the release before this version. Before the first release, that of this version."""
+    """Returns the document of the previous release, or of this version if there is no release yet."""
     others = [file for file in DOCUMENTS.glob("*.json") if file != kept_document()]
     return max(others, key=lambda file: [int(part) for part in file.stem.split(".")], default=kept_document())
 

@@ -1,4 +1,4 @@
-"""`python -m tools.containers`: the container image, built and used as its documents say, where this machine can."""
+"""`python -m tools.containers`: builds the container image and uses it as documented, if this machine can do so."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from tools.release import free_port
 LARGEST = 150_000_000  # bytes
 STARTS_WITHIN = 30.0
 STOPS_WITHIN = 6.0
-# A machine that is a container itself may not raise limits, and may lack what the default runtime wants.
+# A machine that is itself a container may not be able to raise limits, or to use the default runtime.
 MODEST = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\nruntime = "runc"\n'
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 IMAGE = "localhost/petstore"
@@ -28,14 +28,14 @@ PUBLIC_URL = "https://pets.example.com"
 
 
 class Podman:
-    """Podman with images and containers of its own, which go with the folder."""
+    """Podman with separate images and containers, which are removed together with their directory."""
 
     def __init__(self, at: Path) -> None:
         self._at = at
         self._variables = dict(os.environ)
 
     def __call__(self, *words: str, timeout: float = 900) -> str:
-        """What podman prints. Raises Broken when it fails."""
+        """Returns the output of podman. Raises Broken if it fails."""
         where = ["--root", str(self._at / "storage"), "--runroot", str(self._at / "run")]
         done = subprocess.run(
             ["podman", *where, *words],
@@ -45,7 +45,7 @@ class Podman:
         return done.stdout
 
     def probe(self, image: str) -> None:
-        """Find settings under which this machine runs a container at all. Raises Skipped."""
+        """Finds settings with which this machine can run a container. Raises Skipped."""
         (self._at / "containers.conf").write_text(MODEST)
         for variables in ({}, {"CONTAINERS_CONF": str(self._at / "containers.conf")}):
             self._variables = {**os.environ, **variables}
@@ -72,7 +72,7 @@ def main() -> int:
             finally:
                 subprocess.run(["podman", "--root", at / "storage", "--runroot", at / "run", "rm", "--all", "--force"],
                                capture_output=True, check=False)  # fmt: skip
-                # An overlay is mounted for as long as its storage is in use; without it the folder can be removed.
+                # An overlay stays mounted while its storage is in use. The directory can be removed only after that.
                 subprocess.run(["umount", at / "storage/overlay"], capture_output=True, check=False)
     except Skipped as reason:
         print(f"container-check NOT TRIED: {reason}")
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def make_base(podman: Podman, at: Path, suite: str) -> str:
-    """An image with nothing but Debian. Raises Skipped."""
+    """Makes an image that contains only Debian. Raises Skipped."""
     if shutil.which("debootstrap") is None or os.geteuid() != 0:
         raise Skipped("debootstrap is not installed, or this is not root")
     progress(f"debootstrap {suite}")
@@ -92,7 +92,7 @@ def make_base(podman: Podman, at: Path, suite: str) -> str:
     )
     if made.returncode != 0:
         raise Skipped(f"debootstrap failed: {made.stdout[-500:]}")
-    # A mirror that has not been renewed for some days is good enough for this image, which is removed again.
+    # A mirror that is a few days out of date is good enough for this image, because it is removed afterwards.
     (at / "debian/etc/apt/apt.conf.d/99-old-mirror").write_text('Acquire::Check-Valid-Until "false";\n')
     subprocess.run(["tar", "--directory", at / "debian", "--create", "--file", at / "debian.tar", "."], check=True)
     shutil.rmtree(at / "debian")
@@ -101,11 +101,11 @@ def make_base(podman: Podman, at: Path, suite: str) -> str:
 
 
 def check(podman: Podman, base: str, at: Path) -> str:
-    """Raises Broken, and Skipped where no container runs."""
+    """Raises Broken, or Skipped if this machine cannot run containers."""
     podman.probe(base)
     progress("podman build")
     (at / "pip.conf").write_text("[global]\ncert = /etc/host-ca.crt\n")
-    # The network, and whom to trust on it, are this machine's.
+    # The network and the trusted proxies depend on this machine.
     host = ["--network", "host", "--volume", f"{CERTIFICATES}:/etc/host-ca.crt:ro",
             "--volume", f"{at}/pip.conf:/etc/pip.conf:ro"]  # fmt: skip
     build = ["build", "--format", "docker", "--isolation", "chroot", "--layers", *host, "--build-arg", f"BASE={base}"]

@@ -1,4 +1,4 @@
-"""`python -m tools.dist`: wheels and source archives of service and client, the same bytes each time, and an SBOM."""
+"""`python -m tools.dist`: builds wheels and source archives of the service and the client reproducibly, and an SBOM."""
 
 import hashlib
 import importlib.metadata
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def source_date_epoch() -> int:
-    """The time that everything in the archives carries: the last commit's, unless SOURCE_DATE_EPOCH names another."""
+    """Returns the time of all files in the archives: SOURCE_DATE_EPOCH or, by default, the time of the last commit."""
     named = os.environ.get("SOURCE_DATE_EPOCH")
     if named is None:
         command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -44,7 +44,7 @@ def source_date_epoch() -> int:
 
 
 def build(project: Path, into: Path, epoch: int) -> None:
-    """Both forms of one distribution, by the backend that this environment has: the lock file pins it."""
+    """Builds the wheel and the source archive of one distribution, with the pinned backend of this environment."""
     subprocess.run(
         [
             sys.executable,
@@ -66,7 +66,7 @@ def build(project: Path, into: Path, epoch: int) -> None:
 
 
 def sbom(epoch: int) -> str:
-    """A CycloneDX document of all that the service can install, and of the JavaScript that it brings along."""
+    """Returns a CycloneDX document of all dependencies of the service, and of its vendored JavaScript."""
     service = {"type": "application", **_component("pypi", "petstore", __version__, "MIT")}
     parts = sorted(
         ({"type": "library", **each} for each in (*_packages(), *_vendored())), key=lambda each: each["purl"]
@@ -76,7 +76,7 @@ def sbom(epoch: int) -> str:
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        # The same source gives the same document: neither its number nor its time is that of the build.
+        # The serial number and the time depend only on the source, so that the document is reproducible.
         "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'petstore-{__version__}-{epoch}')}",
         "version": 1,
         "metadata": {"timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(), "component": service},
@@ -94,7 +94,7 @@ def _packages() -> Iterator[dict[str, Any]]:
         try:
             about = importlib.metadata.metadata(name).json
             licence = str(about.get("license_expression") or about.get("license") or "")
-        except importlib.metadata.PackageNotFoundError:  # one that only other versions of Python need
+        except importlib.metadata.PackageNotFoundError:  # only other versions of Python need it
             licence = ""
         yield _component("pypi", name, version, licence)
 

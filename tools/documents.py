@@ -1,7 +1,7 @@
 """`python -m tools.documents`: finds dead links, retired phrases and long sentences in what people read.
 
-It checks documents, the messages of programs, and docstrings, comments and names in the code, and the subject of the
-last commit. The average length of sentences is that of prose: cells of tables count for the longest sentence only.
+It checks documents, the messages of programs, docstrings, comments and names in the code, and the subject of the last
+commit. The average sentence length covers only prose. Cells of tables are checked only for long sentences.
 """
 
 import ast
@@ -26,13 +26,13 @@ PRINTED = ("src/petstore/cli/*.py", "src/petstore/admin/*.py", "src/petstore/con
 TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
-DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; those of the proofs without tables
+DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; tables of the proofs do not count
 PARAGRAPH_MAX = 3  # lines, in the README
 TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # words of all guides together
 SUBJECT_MAX = 72  # characters of a commit's subject
 
-# A retired word or phrase, as a regular expression, and what to write instead. One word has one meaning in the whole
-# project, and the word is the one that an engineer would search for.
+# Retired words and phrases, as regular expressions, and their replacements. Each word has one meaning in the whole
+# project, and is the word that an engineer would search for.
 RETIRED = {
     r"deeds?": "audit entry",
     r"ledgers?": "audit log, or usage",
@@ -75,13 +75,8 @@ RETIRED = {
     r"processor time": "CPU time",
     r"topology helpers?": "harness",
 }
-# Plain words in a comment or a docstring: `room` for more connections, `nobody` else.
+# These words are fine in comments and docstrings, such as `room` for more connections.
 PLAIN_IN_CODE = {"nobody", "room"}
-# The command line and the console still use these. Remove a phrase here as soon as the code no longer uses it.
-NOT_YET_IN_CODE = {
-    r"(?:go|goes|going|went) on", r"of (?:its|their|our|your|his|her|my) own", r"signs? of life", r"holds? from",
-    r"from the next \w+ on",
-}  # fmt: skip
 OLDER_NAMES = {"src/petstore/store/schema.py"}  # explains them
 _RETIRED = re.compile(
     r"\b(?:" + "|".join(f"(?:{phrase})" for phrase in RETIRED).replace(" ", r"(?: +|\n *)") + r")\b", re.IGNORECASE
@@ -89,7 +84,7 @@ _RETIRED = re.compile(
 
 
 def faults(root: Path) -> list[str]:
-    """One line for each fault in the documents and the code under `root`."""
+    """Returns one line for each fault in the documents and the code under `root`."""
     found: list[str] = []
     for document in _files(root, (*READ_BY_PEOPLE, *RETIRED_ONLY)):
         found += [f"{document.relative_to(root)}: {fault}" for fault in dead_links(document)]
@@ -128,13 +123,13 @@ def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def anchors(text: str) -> set[str]:
-    """What links to the headings of a document end in."""
+    """Returns the anchors of the headings of a document."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def dead_links(document: Path) -> Iterator[str]:
-    """Relative links to files, pictures or headings that do not exist."""
+    """Finds relative links to files, pictures or headings that do not exist."""
     text = re.sub(r"```.*?```|`[^`\n]*`", "", document.read_text(), flags=re.DOTALL)
     links: list[tuple[str, str]] = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text)
     links += [(picture, "") for picture in re.findall(r'\bsrc(?:set)?="([^"]+)"', text)]
@@ -154,7 +149,7 @@ def retired_words(text: str, first_line: int = 1, *, in_code: bool = False) -> I
     for match in _RETIRED.finditer(text):
         words = " ".join(match[0].lower().split())
         retired = next(phrase for phrase in RETIRED if re.fullmatch(phrase, words, re.IGNORECASE))
-        if in_code and (words in PLAIN_IN_CODE or retired in NOT_YET_IN_CODE):
+        if in_code and words in PLAIN_IN_CODE:
             continue
         line = first_line + text.count("\n", 0, match.start())
         yield f"line {line}: {words!r} is retired; write {RETIRED[retired]}"
@@ -172,13 +167,13 @@ def lengths(text: str) -> Iterator[str]:
 
 
 def average_length(text: str) -> float:
-    """Words per sentence of prose."""
+    """Returns the number of words per sentence of prose."""
     prose, _ = sentences(text)
     return sum(len(sentence.split()) for sentence in prose) / len(prose) if prose else 0.0
 
 
 def sentences(text: str) -> tuple[list[str], list[str]]:
-    """The sentences of paragraphs and lists, and those of tables."""
+    """Returns the sentences of paragraphs and lists, and those of tables."""
     text = _without_pictures(_without_code(text))
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     prose: list[str] = []
@@ -204,7 +199,7 @@ def _split(text: str) -> list[str]:
 
 
 def _without_code(text: str) -> str:
-    """The same lines; a block of code is empty, code within a line is one word."""
+    """Returns the text with empty lines for blocks of code, and one word for each piece of inline code."""
     text = re.sub(r"(?:```|<!--).*?(?:```|-->)", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
     return re.sub(r"`[^`\n]*`", "CODE", text)
 
@@ -238,7 +233,7 @@ def retired_in_code(source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Each comment with the number of its line. Lines that follow each other are one comment."""
+    """Finds comments and their line numbers. Consecutive lines are one comment."""
     block: list[str] = []
     end = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -254,7 +249,7 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def long_sentences(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Long sentences in texts, each with the number of its line."""
+    """Finds long sentences in texts with line numbers."""
     for line, text in texts:
         for sentence in sentences(text)[0]:
             count = len(sentence.split())
@@ -263,7 +258,7 @@ def long_sentences(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
 
 
 def printed_strings(source: str) -> Iterator[tuple[int, str]]:
-    """The strings of a module that have a space in them, docstrings of functions too: click prints those as help."""
+    """Finds the strings of a module that contain a space, including docstrings, which click prints as help."""
     tree = ast.parse(source)
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -279,7 +274,7 @@ def printed_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def template_texts(source: str) -> Iterator[tuple[int, str]]:
-    """What a template shows: attributes that are read out, and the text between tags. A value is one word."""
+    """Finds the visible text of a template, and attributes for screen readers. A value counts as one word."""
 
     def emptied(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
@@ -299,7 +294,7 @@ def _line_of(match: re.Match[str]) -> int:
 
 
 def long_subject(root: Path) -> list[str]:
-    """A fault if the subject of the last commit is too long. Merges and trees without a repository are skipped."""
+    """Reports a subject of the last commit that is too long. Skips merges, and trees without a repository."""
     if not (root / ".git").exists():
         return []
     words = ["git", "-C", str(root), "log", "-1", "--no-merges", "--format=%s"]

@@ -1,4 +1,4 @@
-"""Whether what is kept of this version, its OpenAPI document and its data, may still change."""
+"""Checks whether the files that we keep for this version, its OpenAPI document and its data, may still change."""
 
 import re
 from pathlib import Path

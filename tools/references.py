@@ -1,4 +1,4 @@
-"""`python -m tools.references` writes docs/reference/ from the code; with --check it only compares."""
+"""`python -m tools.references`: generates docs/reference/ from the code. With --check, it only compares."""
 
 import argparse
 import json
@@ -24,12 +24,12 @@ REFERENCE = ROOT / "docs/reference"
 GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 WIDTH = 100
 BACKEND_TITLE = "\nBackend options:\n"
-# With its title, where it is the only option.
+# Includes the title if this is the only option.
 HELP_OPTION = re.compile(r"(\n\nOptions:)?\n  -h, --help +Show this message and exit\.")
 
 
 def documents() -> dict[str, str]:
-    """The content of each file in docs/reference/."""
+    """Returns the content of each file in docs/reference/."""
     written = {
         "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(),
         "events.md": _events(), "checks.md": _checks(), "figures.md": _figures(),
@@ -50,7 +50,7 @@ def _command_line() -> str:
 
 
 def _help_pages(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    """The path and the help page of a command and of those below it."""
+    """Finds the paths and help pages of a command and its subcommands."""
     context = click.Context(command, parent, name, terminal_width=WIDTH, **command.context_settings)
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
@@ -62,11 +62,11 @@ def _help_pages(command: click.Command, name: str, parent: click.Context | None)
 
 def _settings() -> str:
     return (
-        "# Settings\n\nEach option is also a variable. Lists are repeated on the command line; in a variable, spaces"
-        " separate them.\n\n## petstore serve\n\n`petstore check` takes the same options, except `--demo` and"
-        " `--show-first-key`.\n\n"
+        "# Settings\n\nEach option can also be set with a variable. To give a list, repeat the option, or separate the"
+        " values in the variable with spaces.\n\n## petstore serve\n\n`petstore check` takes the same options, except"
+        " `--demo` and `--show-first-key`.\n\n"
         + _options(serve, "PETSTORE")
-        + "\n## petstore console\n\nThe options for the data are those above.\n\n"
+        + "\n## petstore console\n\nThe backend options are the same as above.\n\n"
         + _options(console, "PETSTORE_CONSOLE", without=BACKEND_OPTIONS)
     )
 
@@ -201,7 +201,7 @@ def _memory_and_disk(run: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _console_pages(run: dict[str, Any]) -> str:
-    """One line for each section: of its pages, the one with the highest median."""
+    """Returns one line for each section, with the slowest of its pages by median."""
     settings = run["settings"]
     times = ("median", "slowest", "first", "processor")
     slowest: dict[str, str] = {}

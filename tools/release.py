@@ -1,4 +1,4 @@
-"""`python -m tools.release`: the built wheels, installed in a new environment and used from an empty folder."""
+"""`python -m tools.release`: installs the built wheels in a new environment and uses them from an empty directory."""
 
 import argparse
 import contextlib
@@ -21,17 +21,17 @@ from tools.dist import DIST, build, source_date_epoch
 from tools.kept import is_released
 from tools.release_data import FIXTURES
 
-INSTALLED_WITHIN = 60.0  # seconds, with all that is tried in between
+INSTALLED_WITHIN = 60.0  # seconds, including all checks in between
 STARTS_WITHIN = 20.0
 CURL = r"(?m)^  (curl .*)$"
-# What pip reads to reach its index stays. What could lead back into the checkout does not.
+# Keep the variables that pip needs to reach its index. Remove those that could lead back into the checkout.
 VARIABLES = {
     name: text for name, text in os.environ.items() if not name.startswith(("PETSTORE_", "PYTHON", "VIRTUAL_"))
 }
 
 
 class Installation:
-    """An environment with nothing but what pip puts there, and an empty folder to work in."""
+    """A new virtual environment, and an empty working directory."""
 
     def __init__(self, at: Path, python: str) -> None:
         self.bin = at / "environment/bin"
@@ -54,7 +54,7 @@ class Installation:
             process = subprocess.Popen(words, cwd=self.folder, env=VARIABLES, stdout=output, stderr=output)
         try:
             deadline = time.monotonic() + STARTS_WITHIN
-            while not (_listens(port) and "http://" in log.read_text()):  # each may come first
+            while not (_listens(port) and "http://" in log.read_text()):  # in either order
                 hold(process.poll() is None and time.monotonic() < deadline, f"petstore {command}: {log.read_text()}")
                 time.sleep(0.05)
             yield log.read_text()
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def check_data_kept() -> None:
-    """The next version must be able to upgrade the data of this one, so a release keeps some. Raises Broken."""
+    """Raises Broken if the repository has no data of this version. Tests of the next version upgrade this data."""
     if not is_released():
         print(f"release-check: {__version__} has no date in CHANGELOG.md; its kept data is NOT CHECKED")
         return
@@ -106,7 +106,7 @@ def check_data_kept() -> None:
 
 
 def first_steps(here: Installation, wheel: Path) -> None:
-    """What someone does who has Python and the wheel. Raises Broken."""
+    """Takes the first steps of a user who has only Python and the wheel. Raises Broken."""
     here.install(str(wheel))
     port = free_port()
     with here.running("serve", port, "--show-first-key") as said:
@@ -121,7 +121,7 @@ def first_steps(here: Installation, wheel: Path) -> None:
 
 
 def further_steps(here: Installation, wheel: Path, client: Path) -> None:
-    """The client, the other commands, and the wheel without an installation. Raises Broken."""
+    """Tries the client, the other commands, and the wheel without installing it. Raises Broken."""
     here.install(str(client))
     port = free_port()
     key = json.loads(here.run("petstore", "keys", "create", "--plan", "free", "--json"))["key"]
@@ -138,7 +138,7 @@ def further_steps(here: Installation, wheel: Path, client: Path) -> None:
 
 
 def build_again() -> None:
-    """The source archives give the archives that the checkout gave. Raises Broken."""
+    """Raises Broken if the source archives do not build the same archives as the checkout."""
     for archive in DIST.glob("*.tar.gz"):
         with folder() as at:
             subprocess.run(["tar", "-xzf", archive, "-C", at], check=True)
@@ -149,7 +149,7 @@ def build_again() -> None:
 
 
 def load_page(url: str) -> None:
-    """A page, and every script, style and picture of it. Raises Broken."""
+    """Loads a page with all its scripts, styles and pictures. Raises Broken."""
     opener = build_opener(HTTPCookieProcessor())
     with opener.open(url) as answer:
         text, base = answer.read().decode(), answer.url
@@ -169,7 +169,7 @@ def found(pattern: str, text: str) -> re.Match[str]:
 
 
 def run(cwd: Path, *words: str, code: int = 0, variables: Mapping[str, str] | None = None) -> str:
-    """All that a program prints. Raises Broken unless it ends with `code`."""
+    """Runs a program and returns its output. Raises Broken unless it exits with `code`."""
     done = subprocess.run(
         words, cwd=cwd, env={**VARIABLES, **(variables or {})}, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`python -m tools.release_data`: writes the data of this version to tests/fixtures/VERSION, for the tests of upgrades.
+"""`python -m tools.release_data`: writes the data of this version to tests/fixtures/VERSION, for upgrade tests.
 
 There are two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis. Each service is
 killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage. The
@@ -35,7 +35,7 @@ FILES = ("live.db", "live.db-wal", "staging.db", "staging.db-wal", "gate.mdb")
 BAN_SECONDS = "3600"
 ONE = ("--plan", "enterprise", "--per-minute", "1", "--per-day", "1000")
 ROTATED = "rotated, new secret"
-# The keys by name, and the options of `keys create`.
+# The names of the keys, and their options for `keys create`.
 KEYS = {
     "free": ("--plan", "free"),
     "read only": ("--plan", "pro", "--scope", "read"),
@@ -46,12 +46,12 @@ KEYS = {
     "banned": ONE,
     "staging": ("--plan", "free", "--env", "staging"),
 }
-# What a killed service had answered to `GET /pets` with each of them.
+# The statuses that the service returned for `GET /pets` before it was killed.
 ANSWERS = {"suspended": 401, "revoked": 401, "limited": 429, "banned": 429}
 
 
 class History:
-    """What clients and operators do, and what is known of it afterwards."""
+    """Performs the actions of clients and operators, and remembers what tests need to know about them."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -75,8 +75,8 @@ class History:
                 self.create(name, f"{name}-{number}")
         self.operate()
         self.list("limited", "limited")
-        self.list("banned", "banned", "banned")  # one refusal more than its limit: a ban
-        self.list("free", "read only", ROTATED, "staging")  # which no worker has written to the usage
+        self.list("banned", "banned", "banned")  # one more refusal than its limit, which bans the key
+        self.list("free", "read only", ROTATED, "staging")  # not yet written to the usage by a worker
         self.server.kill()
 
     def operate(self) -> None:
@@ -136,7 +136,7 @@ class History:
 
 
 async def interrupted_import(backends: Backends) -> None:
-    """An import of four animals, of which a process added two before it ended, an hour ago."""
+    """Makes an import of four animals that was interrupted an hour ago, after two were added."""
     imports = backends.stores["live"].imports
     begun = await imports.begin("0" * 64, 4, ENTRY)
     added = [NewPet(f"interrupted.csv {number}", number) for number in range(2)]
@@ -145,7 +145,7 @@ async def interrupted_import(backends: Backends) -> None:
 
 def keep_files(history: History, target: Path) -> None:
     data, copy = history.server.data, history.server.data.with_name("copy")
-    shutil.copytree(data, copy)  # a backup opens the data, which would tidy them up
+    shutil.copytree(data, copy)  # a backup opens the data and would clean it up
     Commands(Server(copy)).text("backup", str(target / "backup.zip"), "--force")
     with zipfile.ZipFile(target / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in FILES:
@@ -153,7 +153,7 @@ def keep_files(history: History, target: Path) -> None:
 
 
 def keep_databases(history: History, target: Path) -> None:
-    """Without the settings of a session and the commands of psql, so that any driver can execute the script."""
+    """Dumps the databases without session settings and psql commands, so that any driver can execute the script."""
     dump = [str(shared(Postgres).programs / "pg_dump"), "--inserts", "--no-owner", str(history.server.store)]
     script = subprocess.run(dump, capture_output=True, text=True, check=True).stdout
     of_session = r"(?m)^(?:SET .*|SELECT pg_catalog\.set_config.*|\\.*|--.*)\n"

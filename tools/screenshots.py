@@ -1,7 +1,7 @@
 """`python -m tools.screenshots`: takes the screenshots in docs/images/ from the demo data, at a fixed time.
 
-Each page is drawn in light and dark, and its text is saved next to the pictures. tests/project/test_screenshots.py
-compares this text with the current page. The command needs Chromium.
+It takes each page in light and dark mode, and saves the page's text next to the pictures.
+tests/project/test_screenshots.py compares this text with the current page. The command needs Chromium.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ IMAGES = Path(__file__).parent.parent / "docs/images"
 COMMAND = ".venv/bin/python -m tools.screenshots"
 AT = datetime.datetime(2026, 11, 16, 22, 0, tzinfo=datetime.UTC)
 WIDTH, HEIGHT_MAX = 1280, 1200
-MARGIN = 12  # below the last part
+MARGIN = 12  # pixels below the last part
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 REFRESHED_WITHIN = 20_000  # milliseconds
 RANDOM_ID = re.compile(r"\b(key_|imp_)\w+|\b[0-9a-f]{32}\b")
@@ -33,7 +33,7 @@ RANDOM_ID = re.compile(r"\b(key_|imp_)\w+|\b[0-9a-f]{32}\b")
 
 def open_overview(page: Page) -> None:
     page.get_by_role("link", name="Overview").click()
-    # The console counts in the background. What is missing or old comes with the next refresh.
+    # The console counts in the background, so missing or old numbers appear with the next refresh.
     expect(page.locator("main")).not_to_contain_text(re.compile("Loading …|Counted"), timeout=REFRESHED_WITHIN)
     expect(page.locator("#to-bans b")).not_to_have_text("…", timeout=REFRESHED_WITHIN)
 
@@ -55,7 +55,7 @@ PAGES: dict[str, Callable[[Page], None]] = {"overview": open_overview, "key": op
 
 @contextlib.contextmanager
 def demo_console(directory: Path) -> Iterator[Console]:
-    """A console on demo data that was made at `AT`, next to a running service."""
+    """Starts a service and a console with demo data that was created at `AT`."""
     server = Server(directory / "data")
     server.create()
     server.act(lambda backends: demo.fill(backends.stores, backends.gate, AT.timestamp()))
@@ -65,13 +65,13 @@ def demo_console(directory: Path) -> Iterator[Console]:
 
 
 def set_clock(server: Server) -> None:
-    """Set the clock of the service and the console to `AT`. It keeps running, so set it again before each page."""
+    """Sets the clock of the service and the console to `AT`. The clock keeps running, so set it again for each page."""
     server.move_clock(AT.timestamp() - time.time())
 
 
 @contextlib.contextmanager
 def signed_in(browser: Browser, console: Console) -> Iterator[Page]:
-    """A page in the browser, whose clock is fixed at `AT`."""
+    """Opens a signed-in page in the browser, whose clock is fixed at `AT`."""
     context = browser.new_context(
         viewport={"width": WIDTH, "height": HEIGHT_MAX}, timezone_id="UTC", locale="en-US", reduced_motion="reduce"
     )
@@ -83,7 +83,7 @@ def signed_in(browser: Browser, console: Console) -> Iterator[Page]:
 
 
 def show(page: Page, console: Console, name: str) -> str:
-    """Open a page of the console, and return its text without random ids."""
+    """Opens a page of the console. Returns its text without random ids."""
     set_clock(console.server)
     PAGES[name](page)
     if page.locator(".canvas").count():
@@ -108,7 +108,7 @@ def main() -> int:
 
 
 def draw(page: Page, file: Path) -> None:
-    """Save a screenshot of the page, which ends below the last part that fits completely."""
+    """Saves a screenshot of the page. It ends below the last part that fits completely."""
     bottom = page.evaluate(
         """(max) => Math.max(...[...document.querySelectorAll("main > *, #refreshed > *")]
           .map((part) => part.getBoundingClientRect().bottom).filter((bottom) => bottom <= max))""",

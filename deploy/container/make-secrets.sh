@@ -1,8 +1,8 @@
 #!/bin/sh
-# The secrets of compose.yaml's cluster, in the directory `secrets`: passwords, and a certificate for localhost.
-# Replace proxy.pem by your own: the certificate chain, then the private key.
+# Creates the secrets for the cluster in compose.yaml, in the directory `secrets`: passwords, and a certificate for localhost.
+# Replace proxy.pem with your own certificate chain, followed by the private key.
 set -eu
-# Containers run as other users than the files' owner. So the directory is closed, and the files are not.
+# Containers do not run as the owner of the files and must read them. So the directory is private, and the files are not.
 mkdir -m 700 secrets
 cd secrets
 postgres=$(openssl rand -hex 24)

@@ -1,4 +1,4 @@
-"""What clients who mean harm can do, and what it costs: one proof for each attack, all on loopback.
+"""Attacks by malicious clients, and their cost. There is one proof for each attack, all on loopback.
 
-A planted fault is the service without the bound that the proof is about: see `altered`.
+A planted fault removes the bound that the proof tests (see `altered`).
 """

@@ -1,7 +1,7 @@
-"""`python -m prove.attacks.altered NAME[,NAME…] command …`: the petstore command with alterations.
+"""`python -m prove.attacks.altered NAME[,NAME…] command …`: runs the petstore command with alterations.
 
-Most alterations take a bound away, so that a proof shows that it would notice. Two take nothing away: `lookups=FILE`
-writes the time of every look-up of an unknown key to a file, and `memory_max=BYTES` makes a bound smaller.
+Most alterations remove a bound, to show that a proof notices this. Two do not: `lookups=FILE` writes the time of every
+look-up of an unknown key to a file, and `memory_max=BYTES` lowers a bound.
 """
 
 import os
@@ -118,7 +118,7 @@ def all_received_kept(_: str) -> None:
 
 
 def backups_of_any_size(_: str) -> None:
-    copy = archive._copy  # its bound has no name of its own
+    copy = archive._copy  # its bound is not a named constant
     _replace(archive, "MANIFEST_MAX", 10**12)
     _replace(archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress))
 
@@ -175,7 +175,7 @@ def metrics_for_this_machine(_: str) -> None:
 
 
 def fields_of_other_requests(_: str) -> None:
-    """Every twentieth request has the header fields of the first one, if it has no body."""
+    """Gives every twentieth request without a body the header fields of the first request."""
     read = messages.HeadReader.read
     count = 0
     first: dict[str, str] | None = None
@@ -220,7 +220,7 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
 
 
 def program(*alterations: str | Path) -> list[str]:
-    """For `Server.program`: the command, altered unless no alteration is given."""
+    """Returns the value for `Server.program`: the command, with the given alterations if there are any."""
     return ["prove.attacks.altered", ",".join(map(str, alterations))] if alterations else ["petstore"]
 
 

@@ -1,6 +1,6 @@
-"""Forged backups with a true checksum: too much behind a manifest, too large a manifest, SQL that runs by itself.
+"""Forged backups with a valid checksum: more data than the manifest says, a huge manifest, SQL that runs on restore.
 
-Figures: the most memory and disk that restoring or verifying one takes before it is refused.
+Figures: the maximum memory and disk space used until a restore or a verification refuses one.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, megabytes
 from prove.proof import Figures, Parts, Scale
 
-MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # beyond what the command takes to refuse a text file
+MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # more than the command uses to refuse a text file
 TIMEOUT = 120
 
 
 def prove(scale: Scale) -> Figures:
-    # A planted fault takes what the file says: little enough for any machine, and more than the bounds.
+    # With the planted fault, the command uses as much as the file says. This exceeds the bounds, but fits any machine.
     behind, manifest = (2048, 1536) if scale.full and not scale.plant else (96, 96)
     words = program("backups_of_any_size", "backups_with_any_schema") if scale.plant else program()
     memory = disk = refused = 0
@@ -53,7 +53,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _with_forged_sql(data: Path) -> list[Path]:
-    """Backups that are good but for a trigger, a view or a table."""
+    """Returns backups that are valid except for a trigger, a view or a table."""
     commands = Commands(Server(data / "good"))
     commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
     commands.text("backup", str(data / "good.zip"))
@@ -64,7 +64,7 @@ def _with_forged_sql(data: Path) -> list[Path]:
 
 
 def _run(words: list[str], command: list[str], work: Path) -> tuple[int, int, str]:
-    """The most bytes of memory and of disk, and what the command says. Raises Broken unless it fails."""
+    """Returns the maximum bytes of memory and disk, and the message of the command. Raises Broken if it succeeds."""
     work.mkdir(exist_ok=True)
     variables = {**os.environ, "PETSTORE_DATA": str(work / "data"), "TMPDIR": str(work)}
     output = work.parent / "output"
@@ -95,6 +95,6 @@ def _size_of(directory: Path) -> int:
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it has just been removed
                 total += os.lstat(f"{parent}/{name}").st_blocks * 512
     return total

@@ -1,4 +1,4 @@
-"""Bodies in the smallest chunks, with and without a key: how long does one keep the worker from all other clients?"""
+"""Bodies in the smallest possible chunks, with and without a key. Figure: how long one of them blocks the worker."""
 
 import socket
 import time
@@ -12,10 +12,10 @@ from prove.proof import Figures, Scale
 
 LIMIT = 0.020  # seconds of CPU time
 BODY = 64 * 1024
-CHUNKS = 8_192  # as many as a body may have
+CHUNKS = 8_192  # the maximum for a body
 PIECE = 64 * 1024
-QUIET = 0.025  # seconds for a million turns of an empty loop; beyond this the machine is what is measured
-TIMES_SLOWER = 5  # than the limit, beside other tests
+QUIET = 0.025  # seconds for a million iterations of an empty loop. Above this value, the machine is too busy
+TIMES_SLOWER = 5  # factor for the limit while other tests are running
 
 
 def prove(scale: Scale) -> Figures:
@@ -31,10 +31,10 @@ def prove(scale: Scale) -> Figures:
                 message = b"POST /v1/pets HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + line + b"\r\n" + body
                 seconds = []
                 for _ in range(times):
-                    before = worker.processor_seconds
+                    before = worker.cpu_seconds
                     _exchange(server.port, message, status)
-                    seconds.append(worker.processor_seconds - before)
-                # The machine can only make it slower: the least is what the work takes.
+                    seconds.append(worker.cpu_seconds - before)
+                # Other work can only make it slower, so use the minimum.
                 costs[kind] = min(seconds)
     worst = max(costs.values())
     limit = LIMIT if scale.full else TIMES_SLOWER * LIMIT
@@ -45,9 +45,9 @@ def prove(scale: Scale) -> Figures:
 
 
 def _cases(key: bytes) -> Iterator[tuple[str, bytes, bytes, bytes]]:
-    """What it is, the line of the key, the status, and the body.
+    """Returns the name, the header line with the key, the status, and the body of each case.
 
-    The second body is read to its end and then invalid: no write to the store is part of the figure.
+    The second body is read completely and is then invalid, so that the figure does not include a write to the store.
     """
     single = b"1\r\n \r\n" * BODY + b"0\r\n\r\n"
     most = b"".join(b"8;%04x\r\n[       \r\n" % number for number in range(CHUNKS)) + b"0\r\n\r\n"
@@ -63,7 +63,7 @@ def _exchange(port: int, message: bytes, status: bytes) -> None:
             try:
                 connection.sendall(message[start : start + PIECE])
             except OSError:
-                break  # it is answered already
+                break  # there is already a response
         answer = connection.recv(65536)
     hold(answer.startswith(b"HTTP/1.1 " + status), f"the request is answered {status!r}, not {answer[:40]!r}")
 

@@ -1,4 +1,4 @@
-"""One address opens as many connections as it can, and keeps them. Another address is served as before."""
+"""One address opens as many connections as it can, and keeps them open. Another address is not affected."""
 
 import contextlib
 import resource
@@ -23,7 +23,7 @@ def prove(scale: Scale) -> Figures:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count, bound = (min(COUNT, most - SPARE), PER_ADDRESS) if scale.full else (60, 20)
     options = [] if scale.full else ["--connections-per-address", str(bound)]
-    if scale.plant:  # a bound that this machine cannot reach
+    if scale.plant:  # a bound that is too high to be reached on this machine
         options = ["--connections-per-address", "1000000"]
     with folder() as data, started(Server(data / "data", "own", *options)) as server, contextlib.ExitStack() as opened:
         line = f"Host: x\r\nAuthorization: Bearer {server.key().secret}\r\nConnection: close\r\n\r\n"
@@ -38,7 +38,7 @@ def prove(scale: Scale) -> Figures:
         refused = sum(map(_is_refused, connections))
         opened.close()
         lines, seconds = server.log.read_text().count("connection refused"), time.monotonic() - began
-        time.sleep(1.0)  # until the worker has forgotten them, so that it answers this address again
+        time.sleep(1.0)  # until the worker has closed them and serves this address again
         counted = int(scrape(server).value("petstore_refused_connections_total", reason="per_address"))
     hold(kept <= bound, f"{kept} connections of one address are open, and {bound} may be")
     hold(refused >= count - bound, f"only {refused} of {count} connections were refused")
@@ -65,7 +65,7 @@ def _is_refused(connection: socket.socket) -> bool:
 
 
 def _seconds_until_answered(port: int, request: bytes) -> float:
-    """From another address. Raises Broken unless the answer is 200."""
+    """Returns the response time for another address. Raises Broken unless the status is 200."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), TIMEOUT, (OTHER_ADDRESS, 0)) as connection:
         connection.sendall(request)

@@ -1,4 +1,4 @@
-"""The console before sign-in: endless forms, contradictory lengths, unfinished heads. Others are answered meanwhile."""
+"""Endless forms, contradictory lengths and unfinished heads at the console before sign-in. It serves other clients."""
 
 import contextlib
 import socket
@@ -57,7 +57,7 @@ def prove(scale: Scale) -> Figures:
         hold(slowest <= ANSWERED_WITHIN, f"another client waited {slowest:.2f} s")
     return {"endless form answered or closed after s": round(took["form"], 1),
             "contradictory lengths after s": round(took["lengths"], 1), "unfinished heads": heads,
-            "slowest page beside them ms": round(1000 * slowest), "memory above before MiB": megabytes(max(0, most)),
+            "slowest page during the attack ms": round(1000 * slowest), "memory growth MiB": megabytes(max(0, most)),
             "lines in the log": lines}  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def _lines(console: Console) -> int:
 
 
 def _page(console: Console) -> float:
-    """Seconds until the sign-in page is there. Raises Broken."""
+    """Returns the seconds until the sign-in page is loaded. Raises Broken."""
     began = time.monotonic()
     try:
         answer = httpx.get(console.origin + "/sign-in", timeout=TIMEOUT)
@@ -90,7 +90,7 @@ def _lengths(console: Console, endless: int) -> float:
 
 
 def _stopped(console: Console, framing: str, endless: int) -> float:
-    """Seconds until the console closes the connection. Raises Broken when it takes all that is sent."""
+    """Returns the seconds until the console closes the connection. Raises Broken if it reads everything."""
     head = (
         f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1:{console.port}\r\nOrigin: {console.origin}\r\n"
         f"Content-Type: application/x-www-form-urlencoded\r\n{framing}\r\n\r\n"

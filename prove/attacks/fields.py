@@ -1,4 +1,4 @@
-"""Heads and bodies that cost most to parse, at the service and at the console. Figure: processor time of each."""
+"""The heads and bodies that are slowest to parse, at the service and at the console. Figure: the CPU time of each."""
 
 import itertools
 import socket
@@ -10,10 +10,10 @@ from prove.attacks.listeners import TIMEOUT, Listener, listening
 from prove.attacks.processes import Process
 from prove.proof import Figures, Parts, Scale
 
-HEAD_LIMIT, BODY_LIMIT = 0.001, 0.020  # seconds of the processor
+HEAD_LIMIT, BODY_LIMIT = 0.001, 0.020  # seconds of CPU time
 ATTEMPTS = 3
-TIMES_SLOWER = 5  # than the limits, beside other tests
-LONG, PARSED = 31_000, 500  # bytes of a field: nearly all that a head may have, and what is within every bound
+TIMES_SLOWER = 5  # factor for the limits while other tests are running
+LONG, PARSED = 31_000, 500  # bytes of a field: almost the maximum of a head, and a size within every bound
 BODY = 64 * 1024
 FIELDS = (
     b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Type", b"Cookie", b"If-None-Match",
@@ -21,7 +21,7 @@ FIELDS = (
 )  # fmt: skip
 FILLINGS = (b",", b";", b"a,", b"*;q=1,", b'"",', b"Bearer ", b"\xe9")
 PREFERENCES = (b",", b'"', b',"', b'"",', b"a=1,", b'a="1";', b"a=")
-NUMBER = b"NUMBER"  # in a message; replaced by one that differs each time, so that no cache has the answer
+NUMBER = b"NUMBER"  # in a message, replaced with a different number each time, so that no response is cached
 QUERIES = (b"a&", b"%&", b"%61&", b"&", b"=", b"limit=%31", b"cursor=+%41")
 
 
@@ -41,7 +41,7 @@ def prove(scale: Scale) -> Figures:
                     found = {f"{name}: {what}": _cost(listener, each, times, limit) for what, each in messages}
                     with parts.part():
                         worst = _worst(found)
-                        hold(found[worst] <= limit, f"{worst} takes {1000 * found[worst]:.2f} ms of the processor")
+                        hold(found[worst] <= limit, f"{worst} takes {1000 * found[worst]:.2f} ms of CPU time")
                     costs |= found
     parts.judge()
     figures: Figures = {"heads": len(heads), "bodies": len(bodies), "each": times}
@@ -98,7 +98,7 @@ def _bodies(listener: Listener) -> Iterator[tuple[str, bytes]]:
 
 
 def _cost(listener: Listener, message: bytes, times: int, limit: float) -> float:
-    """Seconds. Beyond the limit it is measured again: the machine may have been busy."""
+    """Returns the CPU time in seconds. If it exceeds the limit, measures again, because the machine may be busy."""
     for _ in range(ATTEMPTS):
         found = statistics.median(_once(listener, listener.process, message) for _ in range(times))
         if found <= limit:
@@ -110,7 +110,7 @@ _numbers = itertools.count()
 
 
 def _once(listener: Listener, process: Process, message: bytes) -> float:
-    before = process.processor_seconds
+    before = process.cpu_seconds
     with socket.create_connection(("127.0.0.1", listener.port), TIMEOUT) as connection:
         connection.sendall(message.replace(NUMBER, b"%06d" % next(_numbers)))
         connection.shutdown(socket.SHUT_WR)
@@ -118,4 +118,4 @@ def _once(listener: Listener, process: Process, message: bytes) -> float:
         while connection.recv(65536):
             pass
     hold(answer.startswith(b"HTTP/1.1 "), f"{message[:60]!r}… is answered, not {answer[:40]!r}")
-    return process.processor_seconds - before
+    return process.cpu_seconds - before

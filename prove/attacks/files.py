@@ -1,4 +1,4 @@
-"""Another user on the same machine tries to open every file, at every event of the kernel's and all the time between.
+"""Another user on the same machine tries to open every file, after every kernel event and continuously in between.
 
 A service, commands, backups and a restore run in a directory that everybody can list, with umask 000.
 """
@@ -66,7 +66,7 @@ def _command(server: Server, words: list[str], *command: str) -> None:
 
 @contextlib.contextmanager
 def _other_user(directory: Path) -> Iterator[list[str]]:
-    """A process of the user nobody that opens what it can at each event. Gives the number of events, and the paths."""
+    """Runs a process as the user nobody, which opens all it can at each event. Yields the event count and the paths."""
     seen: list[str] = []
     stop_read, stop_write = os.pipe()
     result_read, result_write = os.pipe()

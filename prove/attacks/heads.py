@@ -1,6 +1,6 @@
-"""Connections that send rich heads, never finish them, and leave: what stays of them in a worker's memory.
+"""Connections that send large unfinished heads and disconnect. Figure: how much memory of a worker they leave behind.
 
-Three kinds in turn: a head at its bounds, 7,500 short fields, and one field of 60 KB. The last two are beyond a bound.
+There are three kinds: a head at its bounds, 7,500 short fields, and one field of 60 KB. The last two exceed a bound.
 """
 
 import contextlib
@@ -48,13 +48,13 @@ def _abandon(port: int, count: int, worker: Process, sockets: int) -> None:
     with contextlib.ExitStack() as stack:
         for number in range(count):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-            with contextlib.suppress(OSError):  # the service has refused the head meanwhile
+            with contextlib.suppress(OSError):  # the service has already refused the head
                 connection.sendall(HEADS[number % len(HEADS)])
         _wait_until_held(worker, sockets + count // 4)
 
 
 def _wait_until_held(worker: Process, sockets: int) -> None:
-    """The kernel completes a connection before the worker has accepted it."""
+    """Waits until the worker has accepted the connections, which the kernel completes earlier."""
     deadline = time.monotonic() + SECONDS
     while worker.sockets <= sockets and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -62,7 +62,7 @@ def _wait_until_held(worker: Process, sockets: int) -> None:
 
 
 def _growth_after(worker: Process, before: int, scale: Scale) -> int:
-    """At full scale after 5 s; else as soon as memory is back, or after 5 s."""
+    """Returns the growth after 5 s. At the short scale, returns as soon as the memory has been freed."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if not scale.full and worker.memory - before <= WITHIN and not scale.plant:

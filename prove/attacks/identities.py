@@ -1,7 +1,7 @@
-"""Many clients, each with its own key, send pipelines that are cut anywhere, with other clients' heads in their bodies.
+"""Many clients, each with its own key, send randomly split pipelines with heads of other clients in their bodies.
 
-The limit of a key is its own, so `X-RateLimit-Limit` names the key that an answer was counted for, and
-`X-RateLimit-Remaining` its position among that key's. An answer is wrong if either differs from what the client sent.
+Each key has a different limit, so `X-RateLimit-Limit` identifies the key that a request was counted for, and
+`X-RateLimit-Remaining` its position. A response is wrong if either does not match what the client sent.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Message(NamedTuple):
     sent: bytes
     method: str
     status: int
-    name: str | None = None  # of the animal in the answer
-    may_be_last: bool = False  # its body is not read: the service closes unless all of it has arrived
+    name: str | None = None  # the name of the animal in the response
+    may_be_last: bool = False  # the service does not read its body, and closes unless all of it has arrived
 
 
 def prove(scale: Scale) -> Figures:
@@ -61,14 +61,14 @@ async def _all(clients: list["Client"], each: int) -> None:
     tasks = [asyncio.ensure_future(client.run(each)) for client in clients]
     try:
         await asyncio.gather(*tasks)
-    finally:  # after the first wrong answer the others end too
+    finally:  # after the first wrong response, the other clients also stop
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _keys(server: Server) -> list[Key]:
-    """A key for each client, with a limit that no other has."""
+    """Creates a key for each client, with a unique limit."""
     now = time.time()
     records = [
         new_key("live", "enterprise", now=now, limits=Limits(1_000_000_000, DAY + number)) for number in range(CLIENTS)
@@ -103,7 +103,7 @@ class Client:
             pipeline = [self._message(self.count + each) for each in range(number)]
             async with asyncio.timeout(TIMEOUT):
                 answers = await self._exchange(pipeline)
-            if answers and answers[-1].status == 408:  # the machine kept us for 8 s: the service may end it here
+            if answers and answers[-1].status == 408:  # the machine was busy for 8 s, so the service may close here
                 self._time_out(answers.pop())
                 number = len(answers)
             last = pipeline[len(answers) - 1]
@@ -119,7 +119,7 @@ class Client:
                 progress(f"identities: {CLIENTS * self.count:,} messages")
 
     def _time_out(self, answer: Response) -> None:
-        """A message that did not arrive in time is counted if its head did. It has left nothing behind."""
+        """Handles a message that did not arrive in time. It is counted if its head did, and must have no effect."""
         self.timed_out += 1
         if answer.field("x-ratelimit-limit") == str(DAY + self._number):
             self.count += 1
@@ -150,7 +150,7 @@ class Client:
         return read(received, [message.method for message in pipeline], age=TIMEOUT)
 
     async def _send(self, writer: asyncio.StreamWriter, pipeline: list[Message]) -> None:
-        """In pieces of random sizes."""
+        """Sends the bytes in pieces of random sizes."""
         data = b"".join(message.sent for message in pipeline)
         steps = self._dice.choice([(1, 40), (1, 400), (1_000, 9_000), (10**6, 10**6)])
         while data:
@@ -173,10 +173,10 @@ class Client:
             return Message(_head("HEAD", "/v1/pets?limit=1", secret, f"X-Trace: {number}"), "HEAD", 200)
         if kind == 3:
             return Message(_head("GET", "/v1/pets/none", secret), "GET", 404)
-        if kind == 4:  # the body is nothing but other clients' requests
+        if kind == 4:  # the body consists of other clients' requests
             body = other * dice.randint(1, 3)
             return Message(self._posted(body), "POST", 400)
-        if kind == 5:  # a body where none is read
+        if kind == 5:  # a body that the service does not read
             body = other + dice.choice(self._heads)
             return Message(_head("GET", "/v1/pets?limit=1", secret, f"Content-Length: {len(body)}") + body, "GET", 200,
                            may_be_last=True)  # fmt: skip
@@ -185,7 +185,7 @@ class Client:
         return Message(self._posted(animal), "POST", 201, name)
 
     def _posted(self, body: bytes) -> bytes:
-        """Sized, or in chunks of any size, with a trailer that looks like another client's key."""
+        """Returns a POST with a length, or with random chunks and a trailer that looks like another client's key."""
         if self._dice.random() < 0.5:
             return _head("POST", "/v1/pets", self._secret, f"Content-Length: {len(body)}") + body
         sent = _head("POST", "/v1/pets", self._secret, "Transfer-Encoding: chunked")

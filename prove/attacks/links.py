@@ -1,7 +1,7 @@
-"""The service's user puts links into the data directory, and root works there. Others own or can write directories.
+"""The service's user puts links into the data directory, where root runs commands. Others can write to directories.
 
-Each link is also tried as if it came after the look at the directory. Figures: the commands of root, and the files
-outside the directory that differ afterwards.
+Each link is also tested as if it had been created after the check of the directory. Figures: the commands of root, and
+the files outside the directory that have changed afterwards.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from prove.proof import Figures, Scale
 TIMEOUT = 60
 LIST, ADD, SERVE = ("keys", "list"), ("keys", "create", "--plan", "free"), ("serve",)
 BACKUP, RESTORE, EXPORT = ("backup", "made.zip", "--force"), ("restore", "backup.zip", "--force"), ("pets", "export")
-# A name in the data directory, whether the link leads to a directory, and the command that would follow it.
+# A name in the data directory, whether the link points to a directory, and the command that would follow it.
 LINKS = (
     ("lock", False, LIST), ("live.db", False, ADD), ("live.db-turn", False, ADD), ("live.db-wal", False, ADD),
     ("gate.mdb", False, LIST), ("gate.mdb-boot", False, LIST), ("last-backup", False, BACKUP), ("metrics", True, SERVE),
     ("metrics/lock", False, SERVE), ("metrics/counter_0.db", False, SERVE), ("restore", True, LIST),
     ("restore.part", True, RESTORE),
 )  # fmt: skip
-# LMDB itself opens this one, and would follow it: it is safe only because of the look.
+# LMDB opens this file and would follow the link, so only the check makes it safe.
 LOOKED_FOR = (("gate.mdb-lock", False, LIST),)
 COMMANDS = (LIST, ADD, BACKUP, RESTORE, SERVE)
 
@@ -72,21 +72,21 @@ def _programs(scale: Scale) -> list[list[str]]:
 
 
 def _links(scale: Scale, words: list[str]) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
-    """The look finds every link alike: at short scale the first and the last one."""
+    """Returns the links to test. The check treats all alike, so the short scale uses only the first and the last."""
     if words != program():
         return LINKS
     return LINKS + LOOKED_FOR if scale.full else LINKS[:1] + LOOKED_FOR
 
 
 def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) -> int:
-    """The exit code. A service that starts is stopped again."""
+    """Runs a command and returns its exit code. Stops a service that starts."""
     if command == SERVE:
         server = Server(data)
         server.program = words
         try:
             server.start()
             return server.stop()
-        except AssertionError:  # not ready: refused
+        except AssertionError:  # it refused to start
             return 2
         finally:
             server.kill()
@@ -98,7 +98,7 @@ def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) ->
 
 @contextlib.contextmanager
 def _precious(place: Path, is_directory: bool) -> Iterator[Path]:
-    """A file of root, or a directory with such files. Raises Broken if anything differs at the end."""
+    """Creates a file of root, or a directory with such files. Raises Broken if anything has changed at the end."""
     precious = place / "precious"
     if is_directory:
         for directory in (precious, precious / "new", precious / "old"):
@@ -131,7 +131,7 @@ def _state(path: Path) -> dict[str, tuple[object, ...]]:
 
 @contextlib.contextmanager
 def _data(place: Path) -> Iterator[Path]:
-    """A data directory of the user nobody, with a key and an animal."""
+    """Creates a data directory of the user nobody, with a key and an animal."""
     original, data = place / "original", place / "data"
     if not original.exists():
         commands = Commands(Server(original))

@@ -1,4 +1,4 @@
-"""What an attack connects to: the service or the console, over plain TCP or TLS, as one process with its bounds."""
+"""The targets of attacks: the service or the console, over plain TCP or TLS, in one process with its bounds."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ from prove.attacks.altered import program
 from prove.attacks.processes import Process, worker_of
 
 TIMEOUT = 10.0
-READ_BUFFER = 4096  # bytes: of a client that does not read
+READ_BUFFER = 4096  # bytes, of a client that does not read
 KINDS = tuple((name, scheme) for name in ("service", "console") for scheme in ("http", "https"))
 
 
@@ -27,14 +27,14 @@ class Listener(NamedTuple):
     port: int
     process: Process
     tls: ssl.SSLContext | None
-    fields: bytes  # of every request: Host
-    form: bytes  # further fields, of a POST to `posts` whose body is read
+    fields: bytes  # fields of every request, such as Host
+    form: bytes  # additional fields of a POST to `posts` whose body is read
     posts: bytes  # a path
     largest: bytes  # the path of its largest file
-    staging_key: bytes = b""  # the field of a key of staging, where there is one
+    staging_key: bytes = b""  # the header field with a staging key, if there is one
 
     def connect(self, number: int = 0) -> socket.socket:
-        """`number` chooses one of 40 addresses. Raises OSError."""
+        """Opens a connection. `number` chooses one of 40 addresses. Raises OSError."""
         plain = socket.socket()
         try:
             plain.settimeout(TIMEOUT)
@@ -50,7 +50,7 @@ class Listener(NamedTuple):
         return method + b" " + path + b" HTTP/1.1\r\n" + self.fields + b"".join(lines) + b"\r\n" + body
 
     def status(self, message: bytes, number: int = 0) -> int:
-        """Of the response to one message on a connection of its own. Raises Broken."""
+        """Returns the status of the response to one message on a separate connection. Raises Broken."""
         with self.connect(number) as connection:
             send(connection, message)
             try:
@@ -62,7 +62,7 @@ class Listener(NamedTuple):
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """As much as the other end takes at once, and half a second later."""
+    """Sends as much as the other side accepts immediately, and again half a second later."""
     connection.settimeout(0.5)
     with contextlib.suppress(OSError):
         connection.sendall(data)
@@ -99,7 +99,7 @@ def listening(place: Path, name: str, scheme: str, *alterations: str) -> Iterato
 
 
 def _file(origin: str, page: str, pattern: str) -> bytes:
-    """The path of a file that a page uses, after it was read once."""
+    """Returns the path of a file that a page uses, after reading it once."""
     with httpx.Client(base_url=origin, verify=False, timeout=TIMEOUT, headers={"Accept": "text/html"}) as client:
         found = re.search(pattern, client.get(page).text)
         hold(found, f"{page} has a {pattern}")

@@ -1,4 +1,4 @@
-"""Wrong tokens from one address behind a proxy: an operator at another address behind it can still sign in."""
+"""Wrong tokens from one address behind a proxy. An operator at another address behind the proxy can still sign in."""
 
 from collections import Counter
 
@@ -39,7 +39,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _like(token: str) -> str:
-    """A wrong token with the beginning of the operator's, as someone could have seen it over a shoulder."""
+    """Returns a wrong token with the same prefix as the operator's token."""
     return token[:12] + mint_token()[12:]
 
 

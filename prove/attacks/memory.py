@@ -1,4 +1,4 @@
-"""Thousands of connections from many addresses, each with as much as it can make the server hold. Others are served."""
+"""Thousands of connections from many addresses, each using as much memory as it can. Other clients are still served."""
 
 import contextlib
 import resource
@@ -10,14 +10,14 @@ from prove.attacks.listeners import KINDS, Listener, listening
 from prove.attacks.processes import MEBIBYTE, megabytes
 from prove.proof import Figures, Parts, Scale
 
-# At the console a request takes a millisecond of the processor: there, how long others wait would show that alone.
+# A request to the console takes a millisecond of CPU time, so the waiting time of others would only measure that.
 COUNTS = {"service": 3_000, "console": 1_000}
 SHORT_COUNTS = {"service": 300, "console": 300}
 SHORT_MAX = 8 * MEBIBYTE
-# Python's own: caches that fill, and blocks that the allocator does not give back.
+# Memory of Python itself: caches that fill up, and blocks that the allocator does not release.
 BESIDE_THEM = 24 * MEBIBYTE
 ANSWERED_WITHIN = 1.0  # seconds
-OTHER = 39  # an address that attacks as little as all others
+OTHER = 39  # one of the attacking addresses
 
 
 def prove(scale: Scale) -> Figures:
@@ -47,7 +47,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _attacked(listener: Listener, count: int) -> tuple[int, float]:
-    """By how many bytes memory grew, and the longest time that another client waited."""
+    """Returns the growth of the memory in bytes, and the longest time that another client waited."""
     messages = _messages(listener)
     plain = listener.request(
         b"GET", b"/sign-in" if b"127." in listener.fields else b"/healthz", b"Connection: close\r\n"
@@ -72,7 +72,7 @@ def _attacked(listener: Listener, count: int) -> tuple[int, float]:
 
 
 def _messages(listener: Listener) -> list[bytes]:
-    """Each holds what it can: unread files, requests behind them, an unfinished head, an unfinished body."""
+    """Returns messages that use memory: unread files, requests after them, an unfinished head, an unfinished body."""
     stalled = listener.request(b"GET", listener.largest)
     rich = listener.request(b"GET", listener.largest, b"".join(b"x%02d:\r\n" % number for number in range(95)))
     body = listener.request(b"POST", listener.posts, listener.form, b"Content-Length: 65000\r\n", body=b"x" * 64_000)

@@ -1,6 +1,6 @@
-"""Clients of a proxy ask for /metrics in every spelling, and the service is asked as proxies ask it.
+"""Clients request /metrics through a proxy in every possible encoding, and directly with the headers of proxies.
 
-Behind the proxies of deploy/ stands a service that would answer everybody: the proxy alone must refuse.
+The service behind the proxies in deploy/ would respond to everybody, so that the proxy alone must refuse.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ SPELLINGS = (
     "HTTP://localhost/%6detrics", "http://api.example.com/metrics", "http://localhost//metrics",
 )  # fmt: skip
 HOSTS = (PUBLIC, "localhost", "127.0.0.1", "[::1]:8080")
-# What a proxy on this machine adds to the requests of its clients.
+# Headers that a proxy on this machine adds to requests.
 ADDED = (
     "Forwarded: for=127.0.0.1", "Via: 1.1 proxy", "X-Real-IP: 127.0.0.1", "X-Forwarded-For: 127.0.0.1",
     "X-Forwarded-For: 192.0.2.7", "X-Forwarded-For:", "X-FORWARDED-FOR: ::1", "X-Forwarded-Host: localhost",
     "X-Forwarded-Proto: https", "X-Forwarded-Port: 443", "X-Forwarded-Server: proxy", "X-Forwarded-Any: x",
 )  # fmt: skip
-# A proxy that adds nothing may pass on what its client sent.
+# A proxy that adds no headers may pass on those of its client.
 OTHER_HOSTS = (
     PUBLIC, f"{PUBLIC}:443", "192.0.2.1", "127.0.0.1.example.com", "localhost.example.com", "[::2]", "0", "",
     "localhost,x", "x:localhost", "[127.0.0.1.example.com]",
@@ -78,7 +78,7 @@ def _proxies(server: Server, plant: bool) -> Iterator[tuple[str, Proxy]]:
         raise Skipped(str(missing)) from None
     with contextlib.ExitStack() as stack:
         for name, proxy in proxies.items():
-            if plant:  # as simple rules have it: one spelling
+            if plant:  # a simple rule, which refuses only one encoding
                 text = proxy.config.read_text().replace("path,url_dec -m sub -i metrics", "path /metrics")
                 proxy.config.write_text(re.sub(r"location ~\* metrics", "location = /none", text))
             stack.enter_context(running(proxy))
@@ -91,7 +91,7 @@ def _serves(proxy: Proxy) -> bool:
 
 
 def _ask_directly(port: int) -> None:
-    """As this machine, and as a proxy on it. Raises Broken."""
+    """Sends requests from this machine directly, and as a proxy on it would. Raises Broken."""
     for host in ("localhost", "127.0.0.1", "[::1]"):
         hold(_status(port, "/metrics", f"Host: {host}") == 200, f"this machine reads metrics as {host}")
     for added in ADDED:
@@ -102,7 +102,7 @@ def _ask_directly(port: int) -> None:
 
 
 def _status(port: int, target: str, *lines: str, tls: bool = False) -> int:
-    """0: closed without a response."""
+    """Returns the status of the response, or 0 if the connection was closed without one."""
     head = "\r\n".join([f"GET {target} HTTP/1.1", *lines, "Connection: close", "", ""])
     with (
         contextlib.suppress(OSError),

@@ -1,6 +1,6 @@
-"""Well-formed keys that nobody issued, by the thousand, from one address; beside them a valid key from the same one.
+"""One address sends thousands of well-formed keys that were never issued, and a valid key.
 
-Once the address is over its limit, at most ten look-ups a second reach the store, and the valid key is never refused.
+After the address exceeds its limit, at most ten look-ups per second reach the store. The valid key is never refused.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ VALID_PER_SECOND, MINTED_PER_SECOND = 20, 400
 
 
 def prove(scale: Scale) -> Figures:
-    seconds = 20.0 if scale.full else 1.0  # less than the minute after which the address may send more
+    seconds = 20.0 if scale.full else 1.0  # less than a minute, after which the address may send more
     with folder() as data:
         log = data / "lookups"
         server = Server(data / "data", "own", "--address-per-minute", str(ADDRESS_LIMIT))
@@ -37,11 +37,11 @@ def prove(scale: Scale) -> Figures:
             took = time.time() - began
             reached = _times(log)[allowed:]
     hold(allowed == ADDRESS_LIMIT, f"{allowed} look-ups reached the store within the limit of {ADDRESS_LIMIT}")
-    most = LOOKUPS_PER_SECOND * (math.ceil(took) + 1)  # the seconds of the service do not begin with ours
+    most = LOOKUPS_PER_SECOND * (math.ceil(took) + 1)  # the service's seconds do not start with ours
     hold(len(reached) <= most, f"{len(reached)} look-ups reached the store in {took:.1f} s")
     return {"minted": len(minted), "refused": refused, "look-ups over the limit": len(reached),
             "most in a second": max(Counter(map(int, reached)).values()),
-            "p99 of the valid key beside them ms": round(slowest, 1), "of its requests refused": 0}  # fmt: skip
+            "p99 of the valid key ms": round(slowest, 1), "of its requests refused": 0}  # fmt: skip
 
 
 def _message(secret: str) -> bytes:
@@ -53,7 +53,7 @@ def _times(log: Path) -> list[float]:
 
 
 def _send(server: Server, valid: bytes, minted: list[bytes], seconds: float) -> tuple[int, float]:
-    """How many minted keys got 429, and the 99th percentile of the valid key in ms. Raises Broken."""
+    """Returns how many minted keys got a 429, and the 99th percentile of the valid key in ms. Raises Broken."""
 
     async def both() -> tuple[list[int], float]:
         per_second = round(len(minted) / seconds)

@@ -1,4 +1,4 @@
-"""What a process of the service uses, seen from outside."""
+"""Measures the resources that a process of the service uses."""
 
 import contextlib
 import time
@@ -15,26 +15,26 @@ class Process:
 
     @property
     def memory(self) -> int:
-        """Bytes of it in memory now."""
+        """Returns the resident memory of a process in bytes."""
         lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
     @property
-    def processor_seconds(self) -> float:
-        """Of all its threads, by the clock that the kernel keeps for each process."""
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time of all threads of a process, from the kernel's clock of the process."""
         return time.clock_gettime((~self._pid << 3) | 2)
 
     @property
     def sockets(self) -> int:
         found = 0
         for descriptor in Path(f"/proc/{self._pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it has just been closed
                 found += descriptor.readlink().name.startswith("socket:")
         return found
 
 
 def worker_of(server: Server) -> Process:
-    """The only worker of a service."""
+    """Returns the only worker of a service."""
     assert server.process is not None
     main = server.process.pid
     (worker,) = Path(f"/proc/{main}/task/{main}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""Request targets of 60 KB: refused with 414 before anything of them is decoded. Figure: processor time of each."""
+"""Request targets of 60 KB are refused with 414 before they are decoded. Figure: the CPU time of each."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from prove.attacks.processes import Process, worker_of
 from prove.http import converse
 from prove.proof import Figures, Scale
 
-LIMIT = 0.001  # seconds of the worker's processor time
+LIMIT = 0.001  # seconds of the worker's CPU time
 LENGTH = 60_000
 BASES = (b"/v1", b"/staging/v1", b"")
 WITHIN_BOUND = 8 * 1024
@@ -24,20 +24,20 @@ def prove(scale: Scale) -> Figures:
             secret = server.key().secret.encode()
             worker = worker_of(server)
             costs = {name: _cost(server, worker, target, key, times) for name, target, key in _attacks(secret, LENGTH)}
-            # What is just within the bound is decoded: the most that a target can cost.
+            # A target just within the bound is decoded, which is the slowest case.
             longest = [
                 _cost(server, worker, target, key, times, status=None)
                 for _, target, key in _attacks(secret, WITHIN_BOUND - 20)
             ]
     worst = max(costs, key=lambda name: costs[name])
     if scale.full:
-        hold(costs[worst] <= LIMIT, f"{worst} takes {1000 * costs[worst]:.2f} ms of the processor")
+        hold(costs[worst] <= LIMIT, f"{worst} takes {1000 * costs[worst]:.2f} ms of CPU time")
     return {"kinds": len(costs), "each": times, "worst ms": round(1000 * costs[worst], 2), "of": worst,
             "worst of 8 KiB, which is decoded, ms": round(1000 * max(longest), 2)}  # fmt: skip
 
 
 def _attacks(secret: bytes, length: int) -> Iterator[tuple[str, bytes, bytes]]:
-    """The name, the target and the header line of each kind."""
+    """Returns the name, the target and the header line of each kind."""
     for base in BASES:
         for key in (b"", b"Authorization: Bearer " + secret + b"\r\n"):
             keyed = "keyed" if key else "keyless"
@@ -47,11 +47,11 @@ def _attacks(secret: bytes, length: int) -> Iterator[tuple[str, bytes, bytes]]:
 
 def _cost(server: Server, worker: Process, target: bytes, key: bytes, times: int, status: int | None = 414) -> float:
     message = b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n" + key + b"Connection: close\r\n\r\n"
-    before = worker.processor_seconds
+    before = worker.cpu_seconds
     for _ in range(times):
         got = converse(server.port, (message,), ("GET",))
         (answer,) = got.final
         if status is not None:
             hold(answer.status == status and got.closed, f"{target[:16]!r}… is answered {status}, not {answer.status}")
             hold(answer.field("x-ratelimit-limit"), "a 414 has the headers of every response")
-    return (worker.processor_seconds - before) / times
+    return (worker.cpu_seconds - before) / times

@@ -1,4 +1,4 @@
-"""371 KiB of trailers of two bytes each: at the console before sign-in, and behind a response that is not read."""
+"""371 KiB of trailers of two bytes each, at the console before sign-in, and after a response that is not read."""
 
 import contextlib
 import time
@@ -8,7 +8,7 @@ from prove.attacks.listeners import KINDS, Listener, listening, send
 from prove.proof import Figures, Parts, Scale
 
 TRAILERS = b"a:\r\n" * 95_000
-KEPT_MAX = 512 * 1024  # bytes for each connection: no more than what was sent
+KEPT_MAX = 512 * 1024  # bytes per connection, which must not exceed the bytes that were sent
 
 
 def prove(scale: Scale) -> Figures:
@@ -25,7 +25,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _kept(listener: Listener, count: int) -> int:
-    """Bytes of memory for each connection. Raises Broken."""
+    """Returns the bytes of memory per connection. Raises Broken."""
     attack = listener.request(
         b"POST", listener.posts, listener.form, b"Transfer-Encoding: chunked\r\n", body=b"0\r\n" + TRAILERS
     )

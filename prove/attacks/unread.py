@@ -1,4 +1,4 @@
-"""What stays in memory of clients that never read the largest file, and of those that have sent much and are idle."""
+"""The memory used for clients that never read the largest file, and for clients that have sent much and are idle."""
 
 import contextlib
 import time
@@ -7,10 +7,10 @@ from harness.claims import folder, hold
 from prove.attacks.listeners import KINDS, Listener, listening, send
 from prove.proof import Figures, Parts, Scale
 
-UNREAD_MAX = 192 * 1024  # bytes for each connection; the file has 1.5 MB
-IDLE_MAX = 128 * 1024  # bytes for each connection
-IDLE = 120  # connections: with fewer, what the allocator keeps for itself is most of the figure
-SENT = 720_000  # bytes of each of them
+UNREAD_MAX = 192 * 1024  # bytes per connection. The file has 1.5 MB
+IDLE_MAX = 128 * 1024  # bytes per connection
+IDLE = 120  # connections. With fewer, most of the figure would be memory that the allocator keeps
+SENT = 720_000  # bytes per idle connection
 CUT_OFF_WITHIN = 25.0  # seconds
 
 
@@ -40,15 +40,15 @@ def prove(scale: Scale) -> Figures:
 
 
 def _kept(listener: Listener, count: int, message: bytes, *, cut_off: bool = False) -> int:
-    """Bytes of memory for each connection. Raises Broken when connections stay that should be cut off."""
+    """Returns the bytes of memory per connection. Raises Broken if connections stay open that should be closed."""
     process = listener.process
     with listener.connect() as connection:
-        send(connection, message)  # so that buffers of the process itself are as large as they become
+        send(connection, message)  # so that the buffers of the process reach their maximum size
     before, sockets = process.memory, process.sockets
     with contextlib.ExitStack() as opened:
         for number in range(count):
             send(opened.enter_context(listener.connect(number)), message)
-        time.sleep(1.0)  # until all that can be is sent
+        time.sleep(1.0)  # until the service has sent all it can
         kept = max(0, process.memory - before) // count
         if cut_off:
             time.sleep(CUT_OFF_WITHIN)

@@ -1,6 +1,6 @@
-"""Files for the console that are made to stall it or to fill its memory: blank lines, one long line, an array of zeros.
+"""Files that try to block the console or to fill its memory: blank lines, one long line, an array of zeros.
 
-Other pages respond while each is uploaded and checked, memory stays bounded, and SIGTERM ends the console.
+Other pages respond while each file is uploaded and checked, memory stays bounded, and SIGTERM ends the console.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ MEMORY_MAX = 64 * MEBIBYTE
 ANSWERED_WITHIN = 0.5
 STOPPED_WITHIN = 5.0
 CHECKED_WITHIN = 120.0
-# In a process of its own: in this one, it would delay the pages that are measured.
+# In a separate process, because in this one it would delay the measured pages.
 UPLOAD = """
 import pathlib, sys, httpx
 origin, cookie, path = sys.argv[1:]
@@ -70,12 +70,12 @@ def prove(scale: Scale) -> Figures:
     if scale.full:
         hold(slowest <= ANSWERED_WITHIN, f"another page took {slowest:.2f} s")
         hold(stopped <= STOPPED_WITHIN, f"SIGTERM took {stopped:.1f} s")
-    return {"slowest page meanwhile ms": round(1000 * slowest), "memory above before MiB": megabytes(max(0, most)),
+    return {"slowest page during the upload ms": round(1000 * slowest), "memory growth MiB": megabytes(max(0, most)),
             "stopped after s": round(stopped, 1)}  # fmt: skip
 
 
 def _during(operator: ConsoleClient, file: Path) -> tuple[str, float]:
-    """Uploads a file. Returns the address of its job, and the seconds that the slowest page took meanwhile."""
+    """Uploads a file. Returns the address of its job, and the seconds of the slowest page during the upload."""
     origin, cookies = operator.console.origin, operator.http.cookies
     cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
     words = [sys.executable, "-c", UPLOAD, origin, cookie, str(file)]

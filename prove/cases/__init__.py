@@ -1,18 +1,18 @@
-"""The table of HTTP strictness: what is sent, the rule of RFC 9110 or 9112 it is about, and what may come back."""
+"""The table of HTTP cases: the message, the rule of RFC 9110 or 9112 that it tests, and the allowed responses."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from prove.http import Conversation
 
-# What becomes of the connection. Behind every message a plain request is sent: `stays` means that it was answered,
-# `closes` that it was not and that the server closed; `either` leaves it to the server.
+# What happens to the connection. A plain request follows every message. `stays` means that the server answers it,
+# `closes` that the server closes the connection instead, and `either` allows both.
 Fate = Literal["stays", "closes", "either"]
 
-KEY = b"pets_live_".ljust(46, b"?")  # becomes an API key, which is as long, when it is sent
+KEY = b"pets_live_".ljust(46, b"?")  # replaced with an API key of the same length when it is sent
 HOST = b"Host: petstore.test"
 AUTH = b"Authorization: Bearer " + KEY
-# Animals of this name must never be added, the others must: once for every 201.
+# Animals with this name must never be added. All others must be added once for every 201.
 NEVER = b'{"name":"never","categoryId":1}'
 FINE = b'{"name":"fine","categoryId":1}'
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -25,13 +25,13 @@ class Case(NamedTuple):
     rule: str
     sent: bytes | tuple[bytes, ...]  # a tuple is sent piece by piece
     fate: Fate
-    statuses: tuple[int, ...]  # of the first answer; 0: closing without one is as good
-    check: Check | None = None  # of all that came back, if a status says too little
-    methods: tuple[str, ...] = ("GET",)  # the client's own memory of what it asked: a HEAD has no body
+    statuses: tuple[int, ...]  # of the first response. 0 means that the server may close without one
+    check: Check | None = None  # checks all responses, if the status is not enough
+    methods: tuple[str, ...] = ("GET",)  # the methods of the requests, because the response to HEAD has no body
     half_close: bool = False
-    octets: int = 0  # sent in pieces of so many
-    waits: bool = False  # for an answer before the second piece
-    deviates: str = ""  # why the server does otherwise than the section asks, where it does
+    octets: int = 0  # the size of the pieces, if it is sent in pieces
+    waits: bool = False  # whether to wait for a response before the second piece
+    deviates: str = ""  # why the server deviates from the section, if it does
 
 
 def lines(*parts: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Where a message ends: RFC 9112, sections 6, 7 and 8. Most smuggling lives here."""
+"""Where a message ends: RFC 9112, sections 6, 7 and 8. Most request smuggling exploits these rules."""
 
 from prove.cases import AUTH, CHUNKED, FINE, HOST, LAST, NEVER, Case, chunk, get, lines, post, sized
 
@@ -69,7 +69,7 @@ CASES = [
     Case("9112 6.3", "also a chunked one", get(CHUNKED) + _NEVER_CHUNKED, "stays", (200,)),
     Case("9112 6.3", "a body that looks like a request is a body", sized(get()), "stays", (400,), lambda got: len(got.final) == 2),
     Case("9112 6.3", "a chunk that looks like a request is a chunk", post(chunk(get()) + LAST, CHUNKED), "stays", (400,), lambda got: len(got.final) == 2),
-    # 8: messages that break off
+    # 8: incomplete messages
     Case("9112 8", "a body short of its length is incomplete, whole JSON or not", post(NEVER, b"Content-Length: 999"), "closes", (0, 400), half_close=True),
     Case("9112 8", "a chunked body without its last chunk is incomplete", post(chunk(NEVER), CHUNKED), "closes", (0, 400), half_close=True),
     Case("9112 8", "so is one cut after the size of the last", post(chunk(NEVER) + b"0\r\n", CHUNKED), "closes", (0, 400), half_close=True),

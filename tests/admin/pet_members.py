@@ -1,4 +1,4 @@
-"""Values for every member of an animal, by its type: tests with them hold for a new member too."""
+"""Values for every member of an animal, based on its type. Tests that use them also cover new members."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from msgspec.inspect import IntType, LiteralType, Metadata, NoneType, StrType, T
 
 from petstore.pets import NewPet, Pet
 
-# Of an animal to be added; NewPet and Pet name and order them alike.
+# The members of a new animal. NewPet and Pet have the same names in the same order.
 MEMBERS = msgspec.structs.fields(NewPet)
 
 
 def two_values(member: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
-    """Two values that differ from each other and from the default. Raises LookupError for a type without any."""
+    """Returns two values that differ from each other and from the default. Raises LookupError for an unknown type."""
     values = [value for value in _values_of(type_info(member.type), member.encode_name) if value != member.default]
     try:
         first, second = (msgspec.convert(value, member.type) for value in values[:2])
-    except ValueError:  # none or one, or one that the type does not allow: msgspec's errors are ValueErrors
+    except ValueError:  # fewer than two values, or one that the type does not allow (msgspec's errors are ValueErrors)
         raise LookupError(f"give a value for {member.encode_name} in tests/admin/pet_members.py") from None
     return first, second
 
@@ -36,7 +36,7 @@ def _values_of(kind: Type, name: str) -> list[Any]:
     return []
 
 
-# Two animals in which every member has a value, and one that has only what is required.
+# Two animals with a value for every member, and one with only the required members.
 FIRST, SECOND = (NewPet(**{each.name: two_values(each)[place] for each in MEMBERS}) for place in range(2))
 LEAST = NewPet(**{each.name: two_values(each)[0] for each in MEMBERS if each.required})
 
@@ -46,17 +46,17 @@ def with_id(pet_id: int, new: NewPet) -> Pet:
 
 
 def texts(new: NewPet) -> dict[str, str]:
-    """What an operator types, by the names of the members; nothing for a member without a value."""
+    """Returns what an operator types for each member. A member without a value has an empty text."""
     return {name: str(value) for name, value in msgspec.to_builtins(new).items() if value is not None}
 
 
 def changed(before: NewPet | Pet, after: NewPet | Pet) -> list[str]:
-    """The members that have another value afterwards."""
+    """Returns the members that have another value afterwards."""
     values = msgspec.to_builtins(after)
     return [f"{name}: {value} → {values[name]}" for name, value in msgspec.to_builtins(before).items()
             if values[name] != value]  # fmt: skip
 
 
 def lacking(text: str, new: NewPet | Pet) -> list[str]:
-    """The members whose values are not in a text."""
+    """Returns the members whose values are not in a text."""
     return [name for name, value in msgspec.to_builtins(new).items() if str(value) not in text]

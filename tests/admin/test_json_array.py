@@ -1,4 +1,4 @@
-"""JSON arrays split into their elements, whatever the borders of the blocks."""
+"""Splitting JSON arrays into their elements, regardless of the block boundaries."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_elements_are_those_of_the_array(
 
 @given(some.text(some.sampled_from('[]{},"\\\\ 0\n'), max_size=12), some.integers(1, 4))
 def test_an_array_is_accepted_only_if_it_is_valid(text: str, size: int) -> None:
-    """With elements that are valid JSON: the splitter accepts what a decoder accepts as an array."""
+    """If the elements are valid JSON, the splitter accepts an array if and only if a decoder accepts it."""
     assert split_array(text.encode(), size) == decoded_array(text)
 
 

@@ -1,4 +1,4 @@
-"""What the next request of a key meets once its ban is lifted."""
+"""What happens to the next request of a key after its ban is lifted."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Files of animals carry every member, and files that are made to stall or to fill the memory do neither."""
+"""Files of animals contain every member. Hostile files neither block the event loop nor fill the memory."""
 
 import asyncio
 import io
@@ -66,7 +66,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_other_tasks_run_while_a_hostile_file_is_checked(kind: str) -> None:
-    """The longest pause was 30 s for 8 MiB of blank lines, when the file was read in the event loop."""
+    """If the file were read in the event loop, 8 MiB of blank lines would block it for 30 s."""
     name, content = HOSTILE[kind]
 
     async def work() -> float:

@@ -1,4 +1,4 @@
-"""What `petstore serve` prints: addresses and commands that work where they are printed."""
+"""The banner of `petstore serve`, with addresses and commands that work as printed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`petstore check`: what it finds, its exit codes and its JSON, and that it changes nothing."""
+"""`petstore check`: its findings, exit codes and JSON. It changes nothing."""
 
 import hashlib
 import json
@@ -65,7 +65,7 @@ def state(data: Path) -> dict[str, tuple[str, float]]:
     return {
         str(path.relative_to(data)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime)
         for path in sorted(data.rglob("*"))
-        if path.is_file() and not path.name.endswith(("-shm", "-lock"))  # readers write there
+        if path.is_file() and not path.name.endswith(("-shm", "-lock"))  # readers write to these
     }
 
 
@@ -137,7 +137,7 @@ def test_an_old_last_backup_is_a_warning(embedded: Commands, tmp_path: Path) -> 
     assert embedded.json("check")["about"]["last backup"] == "none yet"
     hours = 3600.0
     os.utime(embedded.data / "lock", (0, time.time() - 27 * hours))
-    report = embedded.json("check")  # a warning is not a fault: exit code 0
+    report = embedded.json("check")  # a warning is not a fault, so the exit code is 0
     suggested = f"`petstore backup DIR --keep 24 --data {embedded.data}`"
     assert report["warnings"] == {"last backup": [f"there is no backup; make one with {suggested}"]}
     embedded.text("backup", str(tmp_path / "backups"), "--keep", "24")
@@ -165,7 +165,7 @@ def test_an_interrupted_restore_is_found(embedded: Commands) -> None:
     for name in (data_dir.NEW, data_dir.OLD):
         (ready / name).mkdir(parents=True)
     assert set(faults(embedded)) == {"restore"}
-    embedded.text("pets", "list")  # completes it
+    embedded.text("pets", "list")  # completes the restore
     assert faults(embedded) == {}
 
 

@@ -1,4 +1,4 @@
-"""The operator's commands for keys, bans and animals, as text and as JSON, and a running service that obeys them."""
+"""Commands for keys, bans and animals, as text and as JSON, and their effect on a running service."""
 
 import getpass
 import json
@@ -95,7 +95,7 @@ def test_times_are_printed_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
 def test_commands_work_as_separate_processes(tmp_path: Path, host: Host) -> None:
-    """As a script runs them. The other tests save Python's start and run the same commands within one process."""
+    """Runs them as a script does. Other tests run commands within one process, to save the startup time of Python."""
     petstore = Processes(Server(tmp_path / "data", host))
     made = petstore.json("keys", "create", "--plan", "free")
     assert [key["id"] for key in petstore.json("keys", "list")] == [made["id"]]

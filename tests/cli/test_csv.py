@@ -1,4 +1,4 @@
-"""Rows of .csv files: the delimiters, and bad rows, which are reported on their lines while the others are read."""
+"""Rows of .csv files: delimiters, and bad rows, which are reported with their line numbers."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read befor
 
 
 def dry_run(petstore: Commands, file: Path) -> tuple[int, dict[int, str]]:
-    """The number of good rows, and the bad ones by their lines."""
+    """Returns the number of good rows, and the bad rows by line number."""
     report = json.loads(petstore.run("pets", "import", str(file), "--dry-run", "--json").stdout)
     assert report["bad_rows"] == len(report["bad"])
     return report["animals"], {row["line"]: row["reason"] for row in report["bad"]}
@@ -95,7 +95,7 @@ def test_a_file_that_may_not_be_read_names_the_user(petstore: Commands) -> None:
         closed.mkdir(0o700)
         for path in (file, closed / "animals.csv"):
             said = as_nobody(partial(_stderr_of_import, petstore, path))
-            reason = "the user nobody has no permission to read it; change its mode, or pipe it in with -"
+            reason = "the user nobody has no permission to read it; change its mode, or use - and pipe it in"
             assert said == f"petstore: {path}: {reason}\n"
     assert "No such file" in petstore.fails_in_one_line("pets", "import", str(file))
     assert "Is a directory" in petstore.fails_in_one_line("pets", "import", str(petstore.data), "--format", "csv")

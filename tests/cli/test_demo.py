@@ -1,4 +1,4 @@
-"""`petstore serve --demo`: the data that it makes, and when it refuses to make any."""
+"""`petstore serve --demo`: the data that it creates, and when it refuses to create any."""
 
 import os
 import re
@@ -29,7 +29,7 @@ from petstore.pets import NewPet
 from petstore.usage import DAY, HOUR, MINUTE, SPANS, KeyMeasure
 from tests.admin.pet_members import MEMBERS
 
-NOON = 1_800_014_400 + 4 * HOUR  # of a day of UTC
+NOON = 1_800_014_400 + 4 * HOUR  # UTC
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> No
 def test_a_demo_starts_again_while_another_process_uses_its_data(serve: Callable[..., Served]) -> None:
     own = serve("--demo")
     own.stop()
-    with shared_lock(own.data):  # as the console has it
+    with shared_lock(own.data):  # as the console does
         own.start()
     assert counts(own) == ANIMALS
 

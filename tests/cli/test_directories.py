@@ -1,4 +1,4 @@
-"""Which directory a command uses: it never touches somebody else's, and creates a store only where it was told to."""
+"""The directory that a command uses. It never changes an unrelated one, and creates a store only on request."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ CREATING = [
     ["keys", "create", "--plan", "free"], ["operators", "add", "ada"],
     ["pets", "add", "--name", "Rex", "--category-id", "1"], ["pets", "import", "FILE"],
 ]  # fmt: skip
-# What each other command needs besides its options, so that it fails for no other reason.
+# The arguments that each other command needs, so that it does not fail for another reason.
 ARGUMENTS = {
     "backup": ["FILE.zip"], "restore": ["FILE.zip"], "copy": ["--to-store", "elsewhere"],
     "bans lift": ["key_1"], "operators add": ["ada"], "operators revoke": ["ada"], "keys create": ["--plan", "free"],
@@ -39,13 +39,13 @@ def filled(words: list[str], folder: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory that has nothing to do with Petstore, with what a careless command could trip over."""
+    """A directory that has nothing to do with Petstore, with files that a careless command could damage."""
     home = tmp_path / "home"
     (home / "project").mkdir(parents=True)
     (home / "notes.txt").write_text("mine")
     (home / "project/link").symlink_to("../notes.txt")
     os.mkfifo(home / "project/pipe")
-    (home / "lock").touch()  # a name that Petstore uses too
+    (home / "lock").touch()  # a name that Petstore also uses
     return home
 
 

@@ -1,4 +1,4 @@
-"""`keys update` and `pets update` at the same time as changes of others: both changes survive."""
+"""`keys update` and `pets update` at the same time as other changes. No change is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +15,7 @@ from petstore.store.pets import Pets
 
 
 def at_once(petstore: Commands, *commands: list[str]) -> None:
-    """Run commands at the same time, each as a process."""
+    """Runs commands at the same time, each in a separate process."""
     processes = Processes(petstore.server)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda words: processes.text(*words), commands))

@@ -1,4 +1,4 @@
-"""`petstore pets import` and `export`: a file is checked whole, every bad row is named, nothing is lost on the way."""
+"""`petstore pets import` and `export`. An import checks the whole file and reports every bad row. No value is lost."""
 
 import asyncio
 import csv
@@ -30,7 +30,7 @@ ODD_NAMES = [
 
 
 def import_fails(petstore: Commands, file: Path) -> list[str]:
-    """The lines of the message of an import that must leave no animal and no entry behind."""
+    """Runs an import that must fail and add no animal and no audit entry. Returns the lines of its message."""
     message = petstore.fails("pets", "import", str(file))
     assert petstore.json("pets", "list") == []
     assert petstore.entries() == []
@@ -463,7 +463,7 @@ def test_running_service_shows_an_import_from_the_next_request_on(server: Server
 
 
 def batches_of_changed(content: bytes, changed: bytes) -> list[str]:
-    """The names in the batches of a file that was changed after its check, up to the batch where that is found."""
+    """Reads a file that was changed after its check. Returns the names in its batches until the change is noticed."""
     source = io.BytesIO(content)
     file = PetFile("x.csv", source)
     found: list[str] = []

@@ -47,14 +47,14 @@ def all_names(petstore: Commands) -> list[str]:
 
 
 def latest(petstore: Commands) -> dict[str, Any]:
-    """The newest import, as the command lists it."""
+    """Returns the newest import, as the command lists it."""
     found: dict[str, Any] = petstore.json("pets", "imports")[0]
     return found
 
 
 @contextlib.contextmanager
 def in_the_middle(petstore: Commands, file: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has added some animals of the file."""
+    """Starts an import and waits until it has added some animals of the file."""
     command = subprocess.Popen(
         [sys.executable, "-c", ONE_BY_ONE, "pets", "import", str(file)],
         stderr=subprocess.PIPE, text=True, env=petstore.variables,
@@ -68,7 +68,7 @@ def in_the_middle(petstore: Commands, file: Path) -> Iterator["subprocess.Popen[
 
 
 def resumes(petstore: Commands, file: Path, *options: str) -> None:
-    """The same command adds exactly the rest of the file's animals, without asking."""
+    """Asserts that the same command adds exactly the remaining animals of the file, without asking."""
     before = latest(petstore)["added"]
     done = petstore.run("pets", "import", str(file), *options)
     assert done.returncode == 0, done.stderr
@@ -157,7 +157,7 @@ def test_nothing_is_created_for_a_file_with_bad_rows(without_data: Commands, tmp
     assert not without_data.data.exists()
 
 
-# The action behind the command
+# The admin action that the command uses
 
 
 def file_of(count: int) -> PetFile:
@@ -166,7 +166,7 @@ def file_of(count: int) -> PetFile:
 
 
 def admin_of(store: Store, now: float = NOW) -> Admin:
-    """Imports need no gate."""
+    """Returns an admin without a gate, which imports do not need."""
     return Admin(store, None, "ada", lambda: now)  # type: ignore[arg-type]
 
 
@@ -213,7 +213,7 @@ def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StoreP
 
 
 class Failing(Imports):
-    """The response to the third chunk is lost: after its commit, or instead of it."""
+    """Loses the response to the third chunk, after its commit or instead of it."""
 
     commits = True
     chunks = 0
@@ -250,7 +250,7 @@ def test_chunk_with_an_unknown_outcome_is_added_once(store_at: StorePlace, commi
 
 
 def test_import_starts_over_where_the_store_has_lost_chunks(store_at: StorePlace) -> None:
-    """As after a failover to a replica that lacks the last commits."""
+    """This happens after a failover to a replica that lacks the last commits."""
 
     class Losing(Imports):
         lost = False
@@ -289,7 +289,7 @@ def test_each_worker_lists_a_chunk_from_the_next_request_on(tmp_path: Path, host
         key = server.key()
 
         def listed() -> set[int]:
-            """How many animals a list has, on several connections: both workers answer some."""
+            """Returns the number of animals in a list. Uses several connections, so that both workers respond."""
             answers = (asking(server.port, 1, key.headers, "/v1/pets?limit=100")[0] for _ in range(12))
             return {len(msgspec.json.decode(answer.body)) for answer in answers}
 

@@ -1,4 +1,4 @@
-"""A key's life on the command line: update, suspend, resume, identify, rotate, its state, and lists of keys."""
+"""Commands that update, suspend, resume, identify, rotate, revoke, show and list keys."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from petstore.wording import when
 
-TRIALS = 5  # of a running service that has to obey
+TRIALS = 5  # how often to check that a change takes effect in a running service
 
 
 def make_key(petstore: Commands, *options: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def banned(server: Server) -> Key:
 
 
 def answering(petstore: Commands, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command whose standard input has an answer to its question."""
+    """Runs a command whose standard input has the answer to its question."""
     return subprocess.run(
         [*PETSTORE, *words], input=answer, capture_output=True, text=True, timeout=60, env=petstore.variables
     )
@@ -202,7 +202,7 @@ def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands,
     unknown = make_key(other)["key"]
     for text in ("my-password", unknown[:-1] + "~", "x" * 100_000):
         done = answering(petstore, text, "keys", "identify")
-        assert done.returncode == 2 and "not a secret of Petstore" in done.stderr
+        assert done.returncode == 2 and "not a Petstore secret" in done.stderr
         assert "my-password" not in done.stderr and "xxx" not in done.stderr and unknown[:20] not in done.stderr
     done = answering(petstore, unknown, "keys", "identify")
     assert (done.returncode, done.stderr) == (2, "petstore: no key has this secret\n")
@@ -231,7 +231,7 @@ def test_a_secret_that_is_given_as_an_argument_is_not_repeated(petstore: Command
 
 
 def at_a_terminal(petstore: Commands, question: str, answer: str, *words: str) -> tuple[int, str, str]:
-    """The exit code, the standard output and the terminal of a command whose question is answered at a terminal."""
+    """Runs a command on a terminal and answers its question. Returns the exit code and both outputs."""
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
         [*PETSTORE, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=petstore.variables,
@@ -346,7 +346,7 @@ def test_rotate_without_overlap_asks_first(petstore: Commands, answer: str) -> N
     made = make_key(petstore)
     done = answering(petstore, answer, "keys", "rotate", made["id"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert "stops working immediately; --overlap 24h" in done.stderr and "Aborted" in done.stderr
+    assert "will stop working immediately. Use --overlap 24h" in done.stderr and "Aborted" in done.stderr
     assert [entry.action for entry in petstore.entries()] == ["create key"]
 
 
@@ -358,7 +358,7 @@ def test_rotate_with_overlap_or_yes_does_not_ask(petstore: Commands, words: list
     assert "The old secret " in done.stdout
 
 
-def test_rotate_goes_on_after_yes(petstore: Commands) -> None:
+def test_rotate_continues_after_yes(petstore: Commands) -> None:
     made = make_key(petstore)
     done = answering(petstore, "y\n", "keys", "rotate", made["id"], "--json")
     assert json.loads(done.stdout)["key"] != made["key"]

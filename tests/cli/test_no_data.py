@@ -1,4 +1,4 @@
-"""Commands where no data exist: a command that needs data creates none; hints that work where they are printed."""
+"""Commands without data. A command that needs data does not create any, and its hints work as printed."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.gate import REDIS_SCHEMES
 from petstore.gate.redis_url import open_link
 
-# Every command that acts on existing data; the others create data on purpose.
+# Every command that acts on existing data. The other commands may create data.
 NEED_DATA = [
     ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
     ["keys", "end-overlap", "key_1"],
@@ -54,7 +54,7 @@ def test_data_on_servers_are_read_without_a_data_directory(tmp_path: Path) -> No
     assert [pet["name"] for pet in elsewhere.json("pets", "list")] == ["Rex"]
     assert elsewhere.json("pets", "set-status", "1", "sold")["status"] == "sold"
     assert not elsewhere.data.exists()
-    elsewhere.server.gate = None  # then the gate is a file of the directory
+    elsewhere.server.gate = None  # so that the gate is a file in the directory
     assert elsewhere.fails_in_one_line("pets", "list") == f"{elsewhere.data} has no Petstore data"
 
 
@@ -79,7 +79,7 @@ def commands_below(command: click.Command, words: tuple[str, ...] = ()) -> dict[
 WITH_BACKENDS = [
     words
     for words, command in commands_below(cli).items()
-    if any(param.name == "data" for param in command.params) and words != ("check",)  # its page points to serve's
+    if any(param.name == "data" for param in command.params) and words != ("check",)  # its page refers to serve
 ]
 
 
@@ -142,12 +142,12 @@ PETSTORE = Path(sys.executable).with_name("petstore")
 
 
 def variables(path: str, data: Path) -> dict[str, str]:
-    """For a command with another working directory: its Python finds the same modules."""
+    """Returns variables with which Python finds the same modules from another working directory."""
     return {**os.environ, "PATH": path, "PETSTORE_DATA": str(data), "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def hint(words: list[str], cwd: Path, path: str, data: Path) -> str:
-    """The command in the hint of an empty list."""
+    """Returns the command in the hint of an empty list."""
     done = subprocess.run(
         [*words, "keys", "list"],
         capture_output=True,
@@ -183,7 +183,7 @@ def test_the_commands_in_hints_work_where_they_are_printed(tmp_path: Path, place
 
 
 def completed(petstore: Commands, line: str) -> list[str]:
-    """The words that a shell offers for the last word of a line."""
+    """Returns the completions of the last word of a line."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_PETSTORE_COMPLETE": "bash_complete"}
     done = subprocess.run(
         [str(PETSTORE)], capture_output=True, text=True, env={**petstore.variables, **words}, timeout=60

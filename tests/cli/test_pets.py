@@ -1,4 +1,4 @@
-"""An animal's life on the command line: show, search, update, remove, several at once, imports and their undoing."""
+"""Commands that show, search, update, remove and restore animals, import files and undo imports."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.pets import NewPet
 
-TRIALS = 5  # of a running service that has to obey
+TRIALS = 5  # how often to check that a change takes effect in a running service
 
 
 def add(petstore: Commands, *names: str) -> list[int]:
@@ -39,7 +39,7 @@ def written(path: Path, *rows: str) -> Path:
 
 
 def answering(petstore: Commands, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command whose standard input has an answer to its question."""
+    """Runs a command whose standard input has the answer to its question."""
     return subprocess.run(
         [*PETSTORE, *words], input=answer, capture_output=True, text=True, timeout=60, env=petstore.variables
     )
@@ -245,7 +245,7 @@ def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> No
 
 
 def added_at(petstore: Commands, name: str, at: float) -> str:
-    """Add an animal as the operator ada, at another time."""
+    """Adds an animal as the operator ada, at another time."""
     entry = AuditEntry(at, "ada", "add animal", "")
     petstore.server.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet(name, 1), entry))
     return entry.actor
@@ -270,7 +270,7 @@ def test_an_export_says_who_added_animals_only_on_request(petstore: Commands, tm
 
 
 def test_the_animals_of_a_broken_script_are_removed_and_restored(server: Server, tmp_path: Path) -> None:
-    """A customer's script has added 5,000 animals next to others, and an operator has corrected one of them."""
+    """A customer's script has added 5,000 animals, other clients have added more, and an operator has corrected one."""
     petstore = Commands(server)
     broken, other = (petstore.json("keys", "create", "--plan", "free", "--name", name)["id"] for name in ("A", "B"))
 
@@ -364,7 +364,7 @@ def test_a_file_that_was_imported_before_is_asked_about(petstore: Commands, tmp_
     assert first["import"] in petstore.run("pets", "import", str(other_name), "--dry-run").stdout
     assert names(petstore) == ["Rex"]
     assert names(petstore, "--env", "staging") == []
-    petstore.text("pets", "import", str(other_name), "--env", "staging")  # another environment has not seen it
+    petstore.text("pets", "import", str(other_name), "--env", "staging")  # not imported there before
     assert petstore.json("pets", "import", str(other_name), "--yes")["import"] != first["import"]
     assert answering(petstore, "y\n", "pets", "import", str(other_name)).returncode == 0
     assert names(petstore) == ["Rex"] * 3
@@ -377,7 +377,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    kept = "1 animal changed since the import will not be removed."
+    kept = "1 animal changed after the import will not be removed."
     question = f"Remove 2 animals of {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
@@ -407,17 +407,17 @@ def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) 
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\n1 animal changed since the import and not removed. Ids: 1\n"
+    assert text == "1 animal removed from staging.\n1 animal not removed because of changes after the import. Ids: 1\n"
 
 
 def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "x.csv", *(f"Pet {number},1" for number in range(14)))
     added = petstore.json("pets", "import", str(file))
     petstore.text("pets", "set-status", *(str(number) for number in range(2, 14)), "sold")
-    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # is not one of the import
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # not part of the import
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
         "2 animals removed from live.\n"
-        "12 animals changed since the import and not removed. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+        "12 animals not removed because of changes after the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
     )
 
 
@@ -445,7 +445,7 @@ def test_the_content_of_a_pipe_is_recognised_afterwards(petstore: Commands, tmp_
 
 
 def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: Path) -> None:
-    """The pipe does not end: the command waits in the middle of it."""
+    """The pipe does not end, so the command waits for more input."""
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     command = subprocess.Popen(
@@ -466,7 +466,7 @@ ONE_BY_ONE = (
 )
 
 
-def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Commands, tmp_path: Path) -> None:
+def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: Commands, tmp_path: Path) -> None:
     """The interrupted command removes one animal per transaction, so that it takes long enough."""
     count = 10_000
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", *["Rex,1"] * count)))
@@ -492,5 +492,5 @@ def test_ctrl_c_in_an_undo_says_how_to_go_on_and_the_next_one_does(petstore: Com
 
 
 def _is_waiting(pid: int) -> bool:
-    """Whether the process has read all that is in the pipe: it sleeps in a read of it."""
+    """Whether the process has read the whole content of the pipe, and is blocked in a read."""
     return "pipe" in Path(f"/proc/{pid}/wchan").read_text()

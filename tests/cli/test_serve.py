@@ -1,4 +1,4 @@
-"""`petstore serve` as an operator starts it: what it prints, and how it fails in one clear line."""
+"""`petstore serve` as an operator runs it: its output, and failures with a clear one-line message."""
 
 import asyncio
 import contextlib
@@ -291,7 +291,7 @@ def test_port_of_another_petstore_is_in_use(serve: Callable[..., Served], tmp_pa
 
 
 def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:
-    """Whether a client that is answered, and goes on sending for ever, is soon not listened to any more."""
+    """Whether the service soon stops reading from a client that keeps sending after it got its response."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)
     with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as talking:
         talking.sendall(b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 100000000000\r\n\r\n")
@@ -329,7 +329,7 @@ def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> No
     try:
         assert wait_for(lambda: takes_connections(own.port))
         silent += [socket.create_connection(("127.0.0.1", own.port), timeout=5) for _ in range(9)]
-        refused = [each for each in silent if select.select([each], [], [], 0.5)[0]]  # closed at once
+        refused = [each for each in silent if select.select([each], [], [], 0.5)[0]]  # closed immediately
         assert len(refused) == 4
         other = socket.create_connection(("127.0.0.1", own.port), timeout=5, source_address=("127.0.0.2", 0))
         with trusting.wrap_socket(other, server_hostname="127.0.0.1") as talking:
@@ -378,7 +378,7 @@ def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path) -> No
     assert str(tmp_path) in said[0]["message"]
 
 
-def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
+def test_another_asgi_server_keeps_running_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
     port = free_port()
     uvicorn = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(port)]
     shell = subprocess.Popen(
@@ -390,7 +390,7 @@ def test_another_asgi_server_goes_on_when_the_shell_that_started_it_ends(tmp_pat
     try:
         assert wait_for(lambda: takes_connections(port)), (tmp_path / "data.log").read_text()
         shell.communicate(b"\n", timeout=10)
-        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker looks once a second
+        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker checks once a second
         assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
     finally:
         with contextlib.suppress(ProcessLookupError):

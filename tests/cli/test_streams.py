@@ -1,4 +1,4 @@
-"""What commands print where: on narrow terminals, on streams that are closed, full or not UTF-8, when stopped."""
+"""The output of commands on narrow terminals, on streams that are closed, full or not UTF-8, and when interrupted."""
 
 import contextlib
 import json
@@ -26,21 +26,21 @@ def embedded(tmp_path: Path) -> Commands:
 
 
 def shell(petstore: Commands, words: str, streams: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command whose streams are set as a shell sets them."""
+    """Runs a command with its streams set up by a shell."""
     command = ["sh", "-c", f'exec "$@" {words} {streams}', "sh", *PETSTORE]
     variables = {**petstore.variables, **variables}
     return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, env=variables)
 
 
 def on_a_terminal(petstore: Commands, *words: str, columns: int) -> list[str]:
-    """The lines of a command on a terminal that is so wide."""
+    """Returns the output lines of a command on a terminal of this width."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
     variables = {**petstore.variables, "TERM": "xterm", "NO_COLOR": "1"}
     with subprocess.Popen([*PETSTORE, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=variables):
         os.close(theirs)
         printed = b""
-        with contextlib.suppress(OSError):  # read from a terminal that no process has open
+        with contextlib.suppress(OSError):  # raised if no process has the terminal open any longer
             while some := os.read(ours, 65_536):
                 printed += some
     os.close(ours)
@@ -77,7 +77,7 @@ def test_control_characters_are_not_printed(embedded: Commands) -> None:
     assert embedded.json("pets", "list")[0]["name"] == HOSTILE
     assert HOSTILE in embedded.text("pets", "export", "-")
     assert HARMLESS in "".join(on_a_terminal(embedded, "pets", "export", "-", columns=200))
-    odd = "東京\u3000犬 🐕\u200d🦺"  # a wide space, and the joiner of an emoji
+    odd = "東京\u3000犬 🐕\u200d🦺"  # contains a wide space, and an emoji with a joiner
     assert f"2  {odd}  category 1" in embedded.text("pets", "add", "--name", odd, "--category-id", "1")
 
 
@@ -132,7 +132,7 @@ def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: s
     done = shell(embedded, f"keys rotate {key['id']} --yes {form}", ">/dev/full")
     assert done.stderr.startswith(lost) and done.stderr.endswith(remedy)
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add the same name again.\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add one with the same name.\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])

@@ -33,8 +33,8 @@ SUGGESTED = re.compile(f"`((?:{PROGRAMS}) [^`]+)`")
 IN_PAGES = re.compile(f"<code>((?:{PROGRAMS}) [^<]+)</code>")
 BARE = re.compile(f"(?<![`/.\\w-])petstore (?:{'|'.join(COMMANDS)})\\b")
 
-# Each command as it is in the source, as an operator types it, and a part of what it then prints. Names in capital
-# letters are those of `Place`.
+# Each command as it is in the source, as an operator types it, and a part of its output. `Place` defines the names in
+# capital letters.
 TYPED = {
     "petstore {typed}": ("petstore keys list", "KEY"),
     "petstore audit --env {key.environment} --search {key.id}": (
@@ -91,7 +91,7 @@ NOT_SUGGESTED = {
 
 
 class Place(NamedTuple):
-    """A data directory with something of everything, and the values of the placeholders."""
+    """A data directory with all kinds of data, and the values of the placeholders."""
 
     data: Path
     secret: str
@@ -130,13 +130,16 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def place(template: Place, tmp_path: Path) -> Place:
-    """A copy that a test may change."""
+    """A copy of the data that a test may change."""
     shutil.copytree(template.data.parent, tmp_path / "copy")
     return template._replace(data=tmp_path / "copy" / template.data.name)
 
 
 def literals(file: Path) -> Iterator[str]:
-    """The texts in a file without docstrings, with expressions in braces. Calls of `suggestion` are in backticks."""
+    """Finds the string literals in a file, without docstrings. Puts calls of `suggestion` in backticks.
+
+    Expressions in f-strings are in braces.
+    """
     tree = ast.parse(file.read_text())
     inner: set[int] = set()
     for node in ast.walk(tree):
@@ -165,7 +168,7 @@ def as_text(node: ast.expr) -> str:
 
 
 def suggested() -> dict[str, str]:
-    """Every suggested command, and a file that suggests it."""
+    """Returns every suggested command, and a file that suggests it."""
     found: dict[str, str] = {}
     for file in sorted(SOURCE.rglob("*.py")):
         for text in literals(file) if file != WRITER else ():

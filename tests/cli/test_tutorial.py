@@ -1,7 +1,6 @@
-"""docs/tutorial.md and the README proved: every line runs, in order, and prints what is shown.
+"""Runs every command in docs/tutorial.md and the README in order, and compares the output with the document.
 
-What differs from a reader's terminal: ports, the data directory, the secret of the key, and that `sleep` moves the
-service's clock.
+The tests use other ports, another data directory and another secret. `sleep` moves the service's clock.
 """
 
 import os
@@ -23,12 +22,12 @@ from harness.served import Served
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 CHECKOUT = os.pathsep.join(str(ROOT / path) for path in ("src", "client/src"))
-# Builds the client's metadata and installs nothing: other tests use this environment.
+# Builds the client's metadata but does not install it, because other tests use this environment.
 PIP_INSTALL = "pip install --dry-run --quiet --no-deps --no-index --no-build-isolation"
 
 
 class Line(NamedTuple):
-    """A command of a document, and the lines that it is shown to print."""
+    """A command in a document, and its output in the document."""
 
     command: str
     shown: list[str]
@@ -44,9 +43,9 @@ def lines_of(document: str) -> list[Line]:
 
 
 def options_of(command: str) -> list[str]:
-    """The words behind `petstore` that a command of the Makefile runs."""
+    """Returns the arguments that a command in the Makefile passes to `petstore`."""
     words = ["make", "--dry-run", "--no-print-directory", "--old-file=.venv/.installed"]
-    # Without what `make test ARGS=…` hands down to the processes that it starts.
+    # Remove the variables that `make test ARGS=…` passes on to its child processes.
     variables = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MFLAGS")}
     done = subprocess.run(
         [*words, *shlex.split(command, comments=True)[1:]],
@@ -70,7 +69,7 @@ def document(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def served(document: str, tmp_path: Path) -> Iterator[Served]:
-    """The service as the first line of the document starts it."""
+    """Starts the service with the first command of the document."""
     first = lines_of(document)[0]
     command, *options = options_of(first.command)
     assert command == "serve"

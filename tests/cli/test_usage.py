@@ -26,7 +26,7 @@ from petstore.usage import KeyMeasure, OperationUsage
 
 
 def make_keys(petstore: Commands, count: int) -> list[str]:
-    """Their ids, the newest first."""
+    """Creates keys and returns their ids, newest first."""
 
     async def work(backends: Any) -> list[str]:
         admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)

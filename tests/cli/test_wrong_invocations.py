@@ -1,4 +1,4 @@
-"""What operators type by mistake: each gets exit code 2 and one line that says what to do."""
+"""Common mistakes on the command line. Each gets exit code 2 and one line that says what to do."""
 
 import shlex
 
@@ -7,7 +7,7 @@ import pytest
 from harness.commands import Commands
 from harness.servers import Server
 
-# The words, and a part of the message. KEY is a key's id, DIR an empty directory, animals.csv an imported file.
+# Arguments and a part of the message. KEY is a key's id, DIR an empty directory, and animals.csv an imported file.
 WRONG = [
     ("frobnicate", "give one of serve, keys, pets"),
     ("serv", "did you mean serve?"),

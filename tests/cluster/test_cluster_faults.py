@@ -1,5 +1,5 @@
-"""PostgreSQL and Redis stopped, killed and hung under load: nothing acknowledged is lost, nothing comes twice, nobody
-gets another's answer, and the service heals by itself.
+"""PostgreSQL and Redis are stopped, killed and suspended under load. No acknowledged animal is lost or added twice, no
+client gets another client's response, and the service recovers automatically.
 """
 
 import contextlib
@@ -25,26 +25,26 @@ from harness.wire import receive, request, split
 from petstore.plans import Limits
 from petstore.store.postgres.migrations import APPLICATION_NAME
 
-RESTARTS = 3  # once in each way
+RESTARTS = 3  # one of each kind
 CREATES = 500
-# 3 s and 2 s are promised; the rest is for a machine that is busy with other tests.
+# The service promises 3 s and 2 s. The rest is a margin for a machine that is busy with other tests.
 HEALS_WITHIN = 15.0
 ANSWERS_WITHIN = 8.0
-BEFORE_NEXT_TRY = 0.02  # during an outage refusals come at once, and clients would take all of the processor
+BEFORE_NEXT_TRY = 0.02  # during an outage, the service refuses immediately, and clients would use all CPU time
 HOW = ("stopped", "killed", "hung")
 
 
 @pytest.fixture
 def servers() -> Iterator[tuple[Postgres, Redis]]:
-    """Servers that a test may do anything to."""
+    """Servers that a test may stop, kill and suspend."""
     with running(Postgres()) as postgres, running(Redis()) as redis:
         yield postgres, redis
 
 
 class Client(threading.Thread):
-    """Adds animals and lists them, one after the other, trying again until each is acknowledged.
+    """Adds animals and lists them one after another, and retries until each one is acknowledged.
 
-    Its key's limit is nobody else's, and so are its animals' names: an answer that was meant for another would show.
+    The limit of its key and the names of its animals are unique, so that it notices a response for another client.
     """
 
     def __init__(self, nodes: list[Node], number: int) -> None:
@@ -92,21 +92,21 @@ class Client(threading.Thread):
         self.slowest = max(self.slowest, time.monotonic() - began)
         limit = answer.headers["x-ratelimit-limit"]
         known = {str(self.limits.per_minute), str(self.limits.per_day)}
-        # An outage may hide whose request it is; then the limit is that of the address.
+        # During an outage, the key may not be known. The limit is then that of the address.
         if answer.status_code not in (200, 201, 409, 503) or (limit not in known and answer.status_code != 503):
             self.wrong.append(f"{name}: {answer.status_code} {limit} {answer.text}")
         return answer
 
 
 def fail(server: Process, how: str, seconds: float) -> float:
-    """Make a server fail and come back; returns when it was back."""
+    """Makes a server fail and come back. Returns the time when it was back."""
     if how == "hung":
         server.hang()
-        time.sleep(seconds)  # how long the outage lasts, not a wait for anything
+        time.sleep(seconds)  # the length of the outage
         server.go_on()
     else:
         server.stop() if how == "stopped" else server.kill()
-        time.sleep(seconds)  # the same
+        time.sleep(seconds)  # the length of the outage
         server.start()
     return time.monotonic()
 
@@ -157,7 +157,7 @@ def test_a_server_that_fails_again_and_again(servers: tuple[Postgres, Redis], tm
 
 
 def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Path) -> None:
-    """It hangs up at a random moment, often before the answer, and tries again with its idempotency key."""
+    """It disconnects at a random moment, often before the response, and retries with its idempotency key."""
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, 0.0), workers=2) as nodes:
         keys = [node.key() for node in nodes]
 
@@ -171,9 +171,9 @@ def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Pa
                 tries += 1
                 node = nodes[dice.randrange(2)]
                 with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
-                    if dice.random() < 0.5:  # hang up: in the middle of the request, or a moment after its end
+                    if dice.random() < 0.5:  # disconnect during the request, or a moment after it
                         connection.sendall(data[: dice.randint(1, len(data))] if dice.random() < 0.5 else data)
-                        time.sleep(dice.uniform(0, 0.004))  # the moment to hang up at
+                        time.sleep(dice.uniform(0, 0.004))  # disconnect at a random moment
                         continue
                     connection.sendall(data)
                     answers = split(receive(connection).data)
@@ -207,7 +207,7 @@ def test_without_redis_degrade_goes_on_and_refuse_does_not(servers: tuple[Postgr
                 "1",
             )
             assert client.get(refusing.origin + "/readyz").status_code == 503
-            # This node counts by itself, exactly, over its two workers; a key that was revoked is refused in a second.
+            # This node counts exactly on its own, with two workers. A revoked key is refused within a second.
             statuses = [
                 httpx.get(going_on.url("/pets"), headers=key.headers, verify=False).status_code for _ in range(9)
             ]
@@ -259,7 +259,7 @@ def test_without_postgres_answers_are_503_in_time_and_cached_pages_go_on_for_a_m
 def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
     servers: tuple[Postgres, Redis], tmp_path: Path
 ) -> None:
-    """It still answers SELECT 1, but takes no writes: SQLSTATE 25006."""
+    """It still answers SELECT 1, but refuses writes with SQLSTATE 25006."""
     postgres, redis = servers
     with nodes_running(tmp_path, postgres, redis, skews=(0.0,), workers=1) as (node,):
         key = node.key()

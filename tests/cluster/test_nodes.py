@@ -1,4 +1,4 @@
-"""Three nodes of two workers each, whose clocks disagree by ten seconds, are one service."""
+"""Three nodes with two workers each act as one service, although their clocks differ by ten seconds."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
 
 
 def generated_case(number: int) -> tuple[Plan, Limits | None, int, int]:
-    """A plan, limits of its own if it has any, how many clients, and how many requests each sends."""
+    """Returns a plan, its custom limits if any, the number of clients, and the number of requests that each sends."""
     dice = random.Random(number)
     plan: Plan = dice.choice(["free", "free", "pro", "enterprise", "enterprise", "enterprise"])
     limits = Limits(dice.randint(1, 120), dice.randint(1, 240)) if plan == "enterprise" else None
@@ -61,7 +61,7 @@ def test_a_limit_admits_exactly_its_number_over_all_nodes(nodes: list[Node], num
 
 
 def test_the_clients_wait_is_the_same_on_every_node(nodes: list[Node]) -> None:
-    """Retry-After is counted by Redis' clock; a node that is five seconds off tells the same."""
+    """Retry-After is based on Redis' clock, so a node whose clock is off by five seconds returns the same value."""
     key = nodes[0].key(limits=Limits(3, 1_000))
     asking(nodes[0].port, 3, key.headers)
     waits = [int(asking(node.port, 1, key.headers)[0].headers["retry-after"]) for node in nodes]

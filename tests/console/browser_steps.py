@@ -29,7 +29,7 @@ def add_pet(page: Page, name: str) -> int:
 
 
 def press(page: Page, target: Locator, key: str = "Enter") -> None:
-    """Move the focus to an element with the tab key, and press a key there."""
+    """Moves the focus to an element with the tab key, and presses a key there."""
     expect(target).to_be_visible()
     element = target.element_handle()
     for _ in range(TABS_MAX):
@@ -37,7 +37,7 @@ def press(page: Page, target: Locator, key: str = "Enter") -> None:
         if focused:
             page.keyboard.press(key)
             return
-        if replaced:  # to find it takes long; only when the page has been refreshed it must be found again
+        if replaced:  # finding it is slow, so find it again only if the page has been refreshed
             element = target.element_handle()
             continue
         page.keyboard.press("Tab")
@@ -46,7 +46,7 @@ def press(page: Page, target: Locator, key: str = "Enter") -> None:
 
 @contextlib.contextmanager
 def signed_in(browser: Browser, console: Console) -> Iterator[BrowserContext]:
-    """A browser whose operator has signed in by the link."""
+    """Opens a browser in which an operator has signed in with the link."""
     opened = browser.new_context()
     page = opened.new_page()
     page.goto(console.link)

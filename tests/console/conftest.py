@@ -1,4 +1,4 @@
-"""Fixtures: a service and a console over the same data on each pair of backends, and a signed-in operator."""
+"""Fixtures: a service and a console with the same data on each pair of backends, and a signed-in operator."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def operator(console: Console, new_name: Callable[[], str]) -> ConsoleClient:
 
 @pytest.fixture
 def page(browser: Browser, console: Console, new_name: Callable[[], str]) -> Iterator[Page]:
-    """A browser page of a new operator. Script errors and requests to other sites fail the test."""
+    """A browser page of a new operator. The test fails on script errors and on requests to other sites."""
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
     opened.set_default_timeout(10_000)

@@ -1,6 +1,6 @@
-"""The address of every page of the console, derived from its routes, and data for the states that pages can be in.
+"""The addresses of all pages of the console, based on its routes, and data for all states of the pages.
 
-A new route is included by itself. One with a new kind of parameter needs an entry in `EveryPage.values`.
+New routes are included automatically. A route with a new kind of parameter needs an entry in `EveryPage.values`.
 """
 
 import itertools
@@ -37,7 +37,7 @@ LONG = "x" * 64  # the longest name of an operator
 
 
 def fill(server: Server) -> None:
-    """Live has data, staging is empty. No service runs."""
+    """Fills live with data, and leaves staging empty. No service is running."""
     now = time.time()
     plans: list[Plan] = ["free", "pro", "enterprise", "business", "free", "pro"]
 
@@ -84,7 +84,7 @@ def fill(server: Server) -> None:
 
 class EveryPage:
     def __init__(self, console: Console) -> None:
-        """Changes the data of `fill` as an operator would, so that pages in every state exist."""
+        """Changes the data of `fill` as an operator would, so that there are pages in every state."""
         self._operator = operator = console.sign_in("ada")
         console.add_operator(LONG, "viewer")
         console.add_operator("revoked")
@@ -109,7 +109,7 @@ class EveryPage:
         }
 
     def addresses(self, route: str) -> list[str]:
-        """Every address of a route in live, and the one in staging, where each table is empty."""
+        """Returns every address of a route in live, and one in staging, where all tables are empty."""
         parts = re.split(r"{(\w+)}", route)
         choices = [self.values[part] if index % 2 else [part] for index, part in enumerate(parts)]
         paths = ["".join(each) for each in itertools.product(*choices)]
@@ -118,7 +118,7 @@ class EveryPage:
         return [*(f"/live{path}" for path in [*paths, *queries]), *empty]
 
     def is_page(self, address: str) -> bool:
-        """Whether it is a page, and not a file or a part of a page."""
+        """Whether a response is a page, as opposed to a file or a part of a page."""
         return self._operator.get(address).text.startswith("<!doctype html>")
 
     def _job(self, state: str, name: str, content: str) -> str:

@@ -1,5 +1,5 @@
-"""`python -m tests.console.older_counts SECONDS command …`: the petstore command, whose console says that every number
-was counted so many seconds earlier. Numbers really become so old only where a count takes long.
+"""`python -m tests.console.older_counts SECONDS command …`: runs the petstore command with a console whose numbers are
+that many seconds older. In reality, numbers become this old only if counting takes a long time.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Servers that do not respond, for several files of tests."""
+"""Servers that do not respond, for several test files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from harness.backends import Process
 
 @contextlib.contextmanager
 def away(server: Process) -> Iterator[None]:
-    """A server that hangs: a harder case than a closed port."""
+    """Suspends a server, which is a harder case than a closed port."""
     server.hang()
     try:
         yield

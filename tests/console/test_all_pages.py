@@ -1,4 +1,4 @@
-"""What all pages share: empty tables, invalid parameters, unknown addresses."""
+"""Behaviour that all pages share: empty tables, invalid parameters and unknown addresses."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def test_empty_pages_name_the_next_step(tmp_path: Path) -> None:
         client.get(own.link)
         assert "Add one above, import a file" in text_of(client.get("/live/animals"))
         assert "Create the first" in text_of(client.get("/live/keys"))
-        assert "No key of live is banned" in text_of(client.get("/live/bans"))
+        assert "No keys are banned in live" in text_of(client.get("/live/bans"))
         assert "There are no entries in staging yet" in text_of(client.get("/staging/audit"))
         overview = text_of(client.get("/staging/overview"))
         assert "Create a key" in overview and "Add or import some" in overview

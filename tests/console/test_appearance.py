@@ -1,4 +1,7 @@
-"""Every page in a real Chromium, wide and narrow, light and dark: axe-core, no scroll bar, no text cut or covered."""
+"""Every page in a real Chromium, in wide and narrow windows, in light and dark mode.
+
+axe-core finds no faults, there are no horizontal scroll bars, and no text is cut off or covered.
+"""
 
 import re
 from collections.abc import Iterator
@@ -63,7 +66,7 @@ def every_page(console: Console) -> EveryPage:
 @pytest.mark.parametrize("route", GET_ROUTES)
 def test_every_page(context: BrowserContext, console: Console, every_page: EveryPage, route: str) -> None:
     for address in filter(every_page.is_page, every_page.addresses(route)):
-        page = context.new_page()  # not the fixture: a browser reports the 404 of a removed animal as an error
+        page = context.new_page()  # not the fixture, because a browser reports the 404 of a removed animal as an error
         page.goto(console.origin + address)
         expect(page.get_by_role("heading", level=1)).not_to_be_empty()
         environment = address.split("/")[1]
@@ -107,13 +110,13 @@ def test_the_confirmation_of_a_revocation(page: Page, console: Console) -> None:
     page.goto(f"{console.origin}/live/keys/{key_id(page, console, 'no name')}")
     page.get_by_role("link", name="Revoke this key").click()
     expect(page.get_by_role("dialog")).to_be_visible()
-    assert violations(page) == []  # not `look`: the dialog covers other text on purpose
+    assert violations(page) == []  # not `look`, because the dialog covers other text on purpose
 
 
 @pytest.mark.parametrize("kind", ["key", "animal"])
 def test_the_question_after_a_conflict(page: Page, context: BrowserContext, console: Console, kind: str) -> None:
     address = f"/live/keys/{key_id(page, console, KEYS[4])}" if kind == "key" else "/live/animals/1"
-    stale = context.new_page()  # a page of its own: a browser reports its 409 as an error
+    stale = context.new_page()  # a separate page, because a browser reports its 409 as an error
     for each, name in ((stale, "y" * 255), (page, "🐈 " * 127)):
         each.goto(f"{console.origin}{address}")
         if kind == "key":

@@ -1,4 +1,4 @@
-"""Values computed in the background, and jobs: without a store, in an event loop of the test."""
+"""Background values and jobs, without a store and in the test's event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -82,7 +82,7 @@ def test_a_page_that_needs_a_result_waits_for_the_first_one_only() -> None:
     run(test)
 
 
-# Jobs that ask
+# Jobs that ask a question
 
 
 async def asking(jobs: Jobs, timeout_seconds: float = 60.0) -> Job:
@@ -113,7 +113,7 @@ def test_a_job_continues_after_the_answer_and_ends_without_one() -> None:
             jobs.answer(refused, False)
             assert await ended(confirmed) == ("finished", "confirmed")
             assert await ended(refused) == ("failed", "Cancelled. Nothing was changed.")
-            assert await ended(unanswered) == ("failed", "Nothing was changed: no answer within ten minutes.")
+            assert await ended(unanswered) == ("failed", "No answer within ten minutes. Nothing was changed.")
             jobs.answer(unanswered, True)
             left = await asking(jobs)
         assert left.state == "failed", "the console stops"
@@ -135,7 +135,7 @@ def test_jobs_that_wait_do_not_count_as_running_but_are_limited() -> None:
             await ended(waiting[0])
             for _ in range(RUNNING_MAX):
                 jobs.start(Job("live", "a job", 1), forever)
-            with pytest.raises(OperatorError, match="two jobs are running"):
+            with pytest.raises(OperatorError, match="Two jobs are already running"):
                 jobs.answer(waiting[1], True)
             assert waiting[1].state == "waiting"
             jobs.answer(waiting[1], False)

@@ -26,7 +26,7 @@ def client(request: pytest.FixtureRequest, console: Console, new_name: Callable[
 
 @pytest.fixture
 def billed(server: Server) -> Iterator[tuple[str, str]]:
-    """A key with requests in the month and around it, and one that was only refused in it."""
+    """A key with requests in the month, before it and after it, and a key with only refused requests in the month."""
     petstore = Commands(server)
     made = [petstore.json("keys", "create", "--plan", "pro", "--name", name)["id"] for name in ("=1+1", "Refused")]
 
@@ -47,7 +47,7 @@ def billed(server: Server) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(client: ConsoleClient, path: str) -> dict[str, tuple[str, ...]]:
-    """The cells of every key by its id, from the pages that scrolling loads."""
+    """Returns the cells of every key by its id, including the rows that scrolling loads."""
     labels = ("Name", "Plan", "Admitted", "listPets", "createPet", "getPet", "other")
     found: dict[str, tuple[str, ...]] = {}
     page = client.get(path)

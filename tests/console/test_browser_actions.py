@@ -1,4 +1,4 @@
-"""The main actions in a real Chromium, while the service runs and applies each change."""
+"""The main actions in a real Chromium, with a running service that applies each change."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from harness.wire import asking
 from petstore.plans import Limits
 from tests.console.browser_steps import add_pet, open_section
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
+pytestmark = pytest.mark.on("sqlite-lmdb")  # the tests are slow, and the backend makes no difference in a browser
 
 
 def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:
@@ -24,7 +24,7 @@ def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None
     mark = f"Browser {time.time_ns()}"
     numbers = [add_pet(page, f"{mark} {i}") for i in range(3)]
     page.get_by_label("Name or id").press_sequentially(mark.lower())
-    # The search for the whole text has begun: a response to a shorter text may come before it.
+    # Wait for the search for the whole text, because the response to a shorter text may arrive first.
     expect(page).to_have_url(re.compile(f"q={quote(mark.lower())}&"))
     expect(page.locator("#rows tr")).to_have_count(3)
     expect(page.locator("#total")).to_have_text("3 animals match")
@@ -81,7 +81,7 @@ def test_a_file_that_was_imported_before_needs_a_confirmation(page: Page, tmp_pa
         page.get_by_role("button", name="Import into live").click()
         if number:
             expect(page.get_by_text("again.jsonl was imported before")).to_be_visible()
-            expect(page.get_by_role("link", name="Show the first import")).to_be_visible()
+            expect(page.get_by_role("link", name="Show the earlier import")).to_be_visible()
             page.get_by_role("button", name="Import again").click()
         expect(page.get_by_text("1 animal was added to live.")).to_be_visible()
 
@@ -102,7 +102,7 @@ def test_an_import_is_undone_with_a_button(page: Page, tmp_path: Path) -> None:
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_text("5,000 animals were removed from live.")).to_be_visible()
     page.get_by_role("link", name="Show the import").click()
-    expect(page.get_by_text("This import is undone.")).to_be_visible()
+    expect(page.get_by_text("This import was undone.")).to_be_visible()
     open_section(page, "Animals")
     page.get_by_label("Name or id").fill(mark)
     expect(page.get_by_text("No matching animals")).to_be_visible()
@@ -159,7 +159,7 @@ def test_a_key_is_created_limited_rotated_and_revoked(page: Page, server: Server
     assert asking(server.port, 1, headers)[0].status == 200
 
     page.get_by_text("Rotate", exact=True).click()
-    page.get_by_label("The old secret works for").fill("0s")
+    page.get_by_label("Keep the old secret working for").fill("0s")
     page.get_by_role("button", name="Create a new secret").click()
     rotated = {"Authorization": f"Bearer {page.locator('#secret').inner_text()}"}
     assert (asking(server.port, 1, headers)[0].status, asking(server.port, 1, rotated)[0].status) == (401, 200)
@@ -189,7 +189,7 @@ def test_a_new_ban_appears_without_a_reload_and_is_lifted(page: Page, server: Se
     row = page.locator("tr", has_text=key.id)
     expect(row).to_be_visible(timeout=15_000)
     row.get_by_role("button", name="Lift the ban").click()
-    expect(page.get_by_role("status")).to_contain_text(f"{key.id} is lifted")
+    expect(page.get_by_role("status")).to_contain_text(f"{key.id} was lifted")
     assert asking(server.port, 1, key.headers)[0].code == "rate_limit_exceeded"
     open_section(page, "Audit")
     page.get_by_label("Subject or detail").fill(key.id)

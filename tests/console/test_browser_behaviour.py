@@ -1,4 +1,4 @@
-"""The pages in a real Chromium: plots, paging, the keyboard, the content security policy, sessions, no scripts."""
+"""Pages in a real Chromium: plots, paging, the keyboard, the content security policy, sessions, and no scripts."""
 
 import os
 import re
@@ -19,13 +19,13 @@ from tests.console.browser_steps import add_pet, open_section
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One pair of backends is enough here, and no service runs: the browser sees no difference."""
+    """One pair of backends without a running service, because it makes no difference in a browser."""
     return Server(tmp_path_factory.mktemp("browsing") / "data")
 
 
 @pytest.fixture(scope="module")
 def console(server: Server) -> Iterator[Console]:
-    # A bar of six hours has just begun, so that no new bar begins during a test.
+    # A six-hour bar has just started, so that no new bar starts during a test.
     server.move_clock(6 * HOUR - time.time() % (6 * HOUR) + 60)
     with running_console(server) as running:
         yield running
@@ -52,7 +52,7 @@ def test_requests_of_another_site_do_not_stop_the_link_from_signing_in(browser: 
         opened.route("http://elsewhere.example/", lambda route: route.fulfill(content_type="text/html", body=body))
         opened.goto("http://elsewhere.example/")
         opened.get_by_role("link", name="in").click()
-        expect(opened.get_by_role("alert")).to_contain_text("This link does not sign in from here")
+        expect(opened.get_by_role("alert")).to_contain_text("This link cannot sign you in from here")
         opened.goto(own.link)
         expect(opened.get_by_text("Signed in as console")).to_be_visible()
         opened.close()
@@ -98,7 +98,7 @@ def test_live_and_staging_look_different(page: Page, console: Console) -> None:
     expect(page.get_by_role("link", name="STAGING")).to_have_attribute("aria-current", "true")
     assert page.title().startswith("STAGING")
     assert live != band.evaluate("e => getComputedStyle(e).backgroundColor + getComputedStyle(e).backgroundImage")
-    expect(page.get_by_text("clients of live do not see it")).to_be_visible()
+    expect(page.get_by_text("Clients of live do not see this test data.")).to_be_visible()
 
 
 def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server, console: Console) -> None:
@@ -150,7 +150,7 @@ def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path
         for lock in signs.glob("*.lock"):
             os.utime(lock, (1_700_000_000, 1_700_000_000))
         refreshed = "**/overview/refresh*"
-        trouble = "The service on this machine has not answered since 2023-11-14 22:13:20Z."
+        trouble = "The service on this machine has not responded since 2023-11-14 22:13:20Z."
         expect(opened.locator("#troubles")).to_contain_text(trouble, timeout=15_000)
         assert opened.evaluate("window.changes") == 1
         with opened.expect_response(refreshed), opened.expect_response(refreshed):
@@ -161,7 +161,7 @@ def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path
 
 
 def test_an_injected_script_in_a_name_is_blocked_by_the_policy(page: Page, console: Console) -> None:
-    """The test removes the escaping of names on purpose: then the policy must stop the script."""
+    """The test disables the escaping of names, so that only the policy can stop the script."""
     open_section(page, "Animals")
     attack = "<script>window.hit = 1</script><img src=x onerror='window.hit = 2'><style>body{display:none}</style>"
     number = add_pet(page, attack)
@@ -190,7 +190,7 @@ def test_an_injected_script_in_a_name_is_blocked_by_the_policy(page: Page, conso
 def test_a_key_is_created_by_keyboard(page: Page, console: Console) -> None:
     page.goto(console.origin + "/staging/overview")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to main content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     page.keyboard.press("Tab")
@@ -226,7 +226,7 @@ def test_signing_out_in_the_browser(page: Page, console: Console) -> None:
 
 
 def test_a_link_on_another_site_opens_the_page_of_a_signed_in_operator(page: Page, console: Console) -> None:
-    """The browser does not send a strict cookie at first. The sign-in page reloads itself, and then it does."""
+    """At first, the browser does not send a strict cookie. The sign-in page reloads itself, and then it does."""
     other = page.context.new_page()
     other.route("http://elsewhere.test/", lambda route: route.fulfill(
         body=f"<a href='{console.origin}/live/keys'>in</a>", content_type="text/html"))  # fmt: skip

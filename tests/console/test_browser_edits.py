@@ -1,4 +1,4 @@
-"""Two operators side by side in a real Chromium, each in a browser context of their own, on the same key and animal."""
+"""Two operators edit the same key and animal at the same time in a real Chromium, in separate browser contexts."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,14 +9,14 @@ from harness.commands import Processes
 from harness.consoles import Console, ConsoleClient
 from harness.servers import Server
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # a browser shows the same on all backends
+pytestmark = pytest.mark.on("sqlite-lmdb")  # the backend makes no difference in a browser
 
 
 @pytest.fixture(params=[True, False], ids=["scripts", "no-scripts"])
 def pages(
     request: pytest.FixtureRequest, browser: Browser, console: Console, new_name: Callable[[], str]
 ) -> Iterator[tuple[Page, Page]]:
-    """A page of each of two operators."""
+    """One page for each of two operators."""
     contexts = [browser.new_context(java_script_enabled=request.param, base_url=console.origin) for _ in range(2)]
     signed_in = []
     for context in contexts:

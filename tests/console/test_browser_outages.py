@@ -1,4 +1,4 @@
-"""Redis or the store away, and numbers counted a while ago, in a real Chromium: wide and narrow, light and dark."""
+"""Outages of Redis and the store, and old numbers, in a real Chromium, in wide and narrow windows, light and dark."""
 
 import re
 from collections.abc import Iterator
@@ -15,14 +15,16 @@ from tests.console.outages import away
 
 pytestmark = pytest.mark.thorough
 
-REFRESHED_WITHIN = 30_000  # milliseconds; an open page refreshes every 5 seconds, and waits for what does not respond
-REDIS_AWAY = re.compile(r"Redis has not responded since 20\S+ \S+Z or earlier\. Limits hold per node")
-STORE_AWAY = re.compile(r"The store or the gate has not responded since 20\S+ \S+Z or earlier\. petstore check")
+REFRESHED_WITHIN = 30_000  # milliseconds. An open page refreshes every 5 seconds, and may wait for a timeout
+REDIS_AWAY = re.compile(
+    r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, limits apply per node"
+)
+STORE_AWAY = re.compile(r"The store or the gate has not responded since 20\S+ \S+Z or earlier\. Run petstore check")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """On PostgreSQL and Redis, which can be away. No service runs."""
+    """Uses PostgreSQL and Redis, which can be suspended. No service is running."""
     server = Server(tmp_path_factory.mktemp("outages") / "data", "cluster")
     server.create()
     server.fill(20)
@@ -57,28 +59,28 @@ def banner(page: Page) -> Locator:
 
 
 def stop_reloading(page: Page) -> None:
-    """As by the Escape key: the browser would load the page again while axe-core runs."""
+    """Stops reloading, as the Escape key does. Otherwise, the page would reload while axe-core runs."""
     page.evaluate("window.stop()")
 
 
 @pytest.mark.parametrize("section", ["overview", "animals", "keys", "bans", "health"])
 def test_a_page_without_redis(page: Page, console: Console, redis: Redis, section: str) -> None:
     with away(redis):
-        page.goto(console.origin + "/live/keys")  # this page asks Redis; others show what is known already
+        page.goto(console.origin + "/live/keys")  # this page calls Redis, but others may show cached values
         page.goto(f"{console.origin}/live/{section}")
         expect(banner(page)).to_have_text(REDIS_AWAY)
         expect(banner(page)).to_be_in_viewport()
         look(page, f"redis-away-{section}")
-        press(page, page.get_by_role("link", name="Skip to the content"))
+        press(page, page.get_by_role("link", name="Skip to main content"))
         expect(page.locator("#main:focus #troubles")).to_contain_text("Redis")
 
 
 def test_an_open_page_shows_that_redis_is_away_and_back(page: Page, console: Console, redis: Redis) -> None:
-    """Also bans that were known before are not known now."""
+    """Bans that were known before the outage are no longer shown either."""
     no_bans, not_known = page.get_by_text("No key of live is banned"), page.get_by_text("bans are not known.")
     page.goto(console.origin + "/live/bans")
     expect(no_bans).to_be_visible(timeout=REFRESHED_WITHIN)
-    expect(banner(page)).to_have_count(0, timeout=REFRESHED_WITHIN)  # a test before this one may have hung Redis
+    expect(banner(page)).to_have_count(0, timeout=REFRESHED_WITHIN)  # a previous test may have suspended Redis
     with away(redis):
         expect(banner(page)).to_have_text(REDIS_AWAY, timeout=REFRESHED_WITHIN)
         expect(not_known).to_be_visible()
@@ -103,7 +105,7 @@ def test_a_page_without_the_store(page: Page, console: Console, postgres: Postgr
 
 
 def test_a_page_of_a_named_operator_without_the_store(browser: Browser, console: Console, postgres: Postgres) -> None:
-    """Whether the operator was revoked is not known, so the page has no sections."""
+    """The console cannot check whether the operator was revoked, so the page has no sections."""
     context = browser.new_context()
     page = context.new_page()
     page.goto(console.origin + "/live/keys")
@@ -149,7 +151,7 @@ def test_an_open_page_shows_that_the_store_is_away_and_back(page: Page, console:
 
 @pytest.fixture(scope="module")
 def older(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of a console whose numbers were counted 1 hour and 1 minute ago."""
+    """A page of a console whose numbers are 1 hour and 1 minute old."""
     server = Server(tmp_path_factory.mktemp("older") / "data")
     server.fill(1_234)
     server.program = ["tests.console.older_counts", "3660"]

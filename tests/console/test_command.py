@@ -1,4 +1,4 @@
-"""The command `petstore console`: its options, and the packages it needs."""
+"""The command `petstore console`: its options, and the packages that it needs."""
 
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from petstore import __version__
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough: the checks do not depend on it."""
+    """One pair of backends is enough, because the checks do not depend on it."""
     with serving(tmp_path_factory.mktemp("command") / "data") as running:
         yield running
 

@@ -39,7 +39,7 @@ def test_keys_that_call_a_deprecated_operation_are_listed_with_counts_and_last_d
     assert wait_for(lambda: often.id in cells(operator.get("/staging/deprecated"), "Id"))
     page = operator.get("/staging/deprecated")
     assert (
-        "getPet ( GET /pets/{petId} ) ends on 5 December 2030; clients use GET /pets with a status filter"
+        "getPet ( GET /pets/{petId} ) ends on 5 December 2030. Clients should use GET /pets with a status filter"
         in text_of(page)
     )
     assert set(cells(page, "Operation")) == {"getPet"}

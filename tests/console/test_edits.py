@@ -1,4 +1,4 @@
-"""Two operators who edit the same key or animal, each in a session of their own, without scripts."""
+"""Two operators edit the same key or animal at the same time, in separate sessions and without scripts."""
 
 import html
 import re
@@ -15,14 +15,14 @@ from harness.servers import Server
 
 
 class Fields(HTMLParser):
-    """What a browser would send for the form with one action, by the names of the fields."""
+    """The field values that a browser would send for the form with this action."""
 
     def __init__(self, action: str) -> None:
         super().__init__()
         self.values: dict[str, list[str]] = {}
         self._action = action
         self._inside = False
-        self._select: tuple[str, bool] | None = None  # its name, and whether the next text is the selected option's
+        self._select: tuple[str, bool] | None = None  # its name, and whether the next text is the selected option
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -48,7 +48,7 @@ class Fields(HTMLParser):
 
 
 def fields_of(page: httpx.Response) -> dict[str, Any]:
-    """The fields of the form that the page of a key or an animal edits it with."""
+    """Returns the fields of the edit form on the page of a key or an animal."""
     fields = Fields(page.url.path)
     fields.feed(page.text)
     assert fields.values["base"], "the form does not carry what it started from"
@@ -56,14 +56,14 @@ def fields_of(page: httpx.Response) -> dict[str, Any]:
 
 
 def keep_of(page: httpx.Response) -> str:
-    """The value of the button that keeps the saved values."""
+    """Returns the value of the button that keeps the saved values."""
     (value,) = re.findall(r'<button name="keep" value="([^"]*)">Keep theirs</button>', page.text)
     return html.unescape(value)
 
 
 @pytest.fixture
 def colleague(console: Console, new_name: Callable[[], str]) -> ConsoleClient:
-    """Another operator, in a session of their own."""
+    """Another operator, with a separate session."""
     return console.sign_in(new_name())
 
 
@@ -144,7 +144,7 @@ def test_a_bulk_edit_leaves_what_a_form_has_changed(
 def test_a_form_that_is_saved_as_it_is_changes_nothing(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient
 ) -> None:
-    """Also if the command line has given the key a name that the form would trim."""
+    """This is also true if the key has a name with a trailing space, which the form would remove."""
     made = Commands(server).json("keys", "create", "--plan", "free", "--name", " Ada ", "--contact", " x ")
     path = f"/live/keys/{made['id']}"
     ours = fields_of(operator.get(path))

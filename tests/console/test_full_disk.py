@@ -1,4 +1,4 @@
-"""The console while the disk of the data is full: it names the cause, and recovers by itself."""
+"""The console while the disk is full. It shows the cause and recovers automatically."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/ne
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    # The gate takes 16 MiB, and more than that must be free before the disk is filled.
+    # The gate uses 16 MiB, and more than that must be free before the test fills the disk.
     with small_disk(tmp_path / "disk", 60) as disk:
         server = Server(disk / "data")
         server.fill(1)
@@ -27,7 +27,7 @@ def console(tmp_path: Path) -> Iterator[Console]:
 
 
 def fill(console: Console, operator: ConsoleClient) -> Path:
-    """Returns the file to delete. The log of SQLite may have some space left: it is used up."""
+    """Fills the disk, including the free space in SQLite's log. Returns the file to delete."""
     ballast = filled(console.server.data.parent / "ballast")
     while operator.post("/live/animals", name="x" * 255, categoryId="1", status="sold").status_code == 303:
         pass
@@ -44,7 +44,9 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     animals = cells(operator.get("/live/animals"), "Name")
 
     for page in [*PAGES, f"keys/{key_id}"]:
-        assert f"{FULL}, or nearly full: 0 Bytes left" in text_of(operator.get(f"/live/{page}")), page
+        assert f"{FULL} or nearly full. The data directory has 0 Bytes left" in text_of(
+            operator.get(f"/live/{page}")
+        ), page
     assert FULL in text_of(operator.get("/live/overview/refresh", **{"HX-Request": "true"}))
     health = operator.get("/live/health")
     assert '<span class="badge down">full</span> 0 Bytes' in health.text

@@ -22,7 +22,7 @@ def test_the_page_shows_workers_latency_store_gate_backup_and_version(
 ) -> None:
     asking(server.port, 20, server.key().headers)
     assert wait_for(lambda: "1 running" in text_of(operator.get("/live/health")))
-    assert wait_for(lambda: "99 % of the requests at most" in text_of(operator.get("/live/health")))
+    assert wait_for(lambda: "99th percentile latency at most" in text_of(operator.get("/live/health")))
     text = text_of(operator.get("/live/health"))
     names = ("PostgreSQL", "Redis") if server.store else ("SQLite", "LMDB")
     for name in (f"{names[0]}, live up", f"{names[0]}, staging up", f"{names[1]} up"):
@@ -48,7 +48,7 @@ def test_without_a_service_the_page_says_so(tmp_path: Path) -> None:
     with running_console(Server(tmp_path / "data")) as console:
         client = console.client()
         client.get(console.link)
-        assert wait_for(lambda: "No worker of the service runs" in text_of(client.get("/live/health")))
+        assert wait_for(lambda: "No workers are running on this node" in text_of(client.get("/live/health")))
 
 
 def test_latency_is_that_of_the_requests_between_two_readings() -> None:

@@ -1,4 +1,4 @@
-"""The help page, and the link to the reference of the API."""
+"""The help page, and the link to the API reference."""
 
 import re
 from pathlib import Path

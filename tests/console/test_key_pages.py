@@ -128,7 +128,7 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -
     assert "The secret belongs to Leaked app" in text_of(found) and f'href="/staging/keys/{key_id}"' in found.text
     assert secret not in found.text
     unknown = operator.post("/live/keys/identify", secret=mint("live"))
-    assert unknown.status_code == 404 and "No key of live has this secret" in text_of(unknown)
+    assert unknown.status_code == 404 and "No key in live has this secret" in text_of(unknown)
     mistyped = operator.post("/live/keys/identify", secret=secret[:-1] + ("a" if secret[-1] != "a" else "b"))
     assert mistyped.status_code == 422 and "checksum" in text_of(mistyped)
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
@@ -138,7 +138,7 @@ def test_a_rotated_secret_that_has_ended_is_identified_as_such(operator: Console
     key_id, secret = operator.create_key()
     operator.submit(f"/live/keys/{key_id}/rotate", overlap="0s")
     page = text_of(operator.post("/live/keys/identify", secret=secret))
-    assert "rotated and has ended" in page and "rotate the key" not in page
+    assert "rotated and no longer works" in page and "rotate the key" not in page
     _, other = operator.create_key()
     assert "rotate the key" in text_of(operator.post("/live/keys/identify", secret=other))
 
@@ -323,7 +323,7 @@ def test_a_ban_is_listed_and_lifted(server: Server, operator: ConsoleClient, bac
     assert "This key is banned" in text_of(operator.get(f"/live/keys/{key_id}"))
     page = operator.submit(f"/live/bans/{key_id}/lift", back=back)
     assert page.url.path == (f"/live/keys/{key_id}" if back else "/live/bans")
-    assert re.search(r"is lifted\. Its limit per minute is used up: .* admitted from 20\S+ \S+Z\.", text_of(page))
+    assert re.search(r"was lifted\. Its limit per minute is used up: .* admitted from 20\S+ \S+Z\.", text_of(page))
     assert key_id not in cells(operator.get("/live/bans"), "Id")
     assert "is not banned" in text_of(operator.submit(f"/live/bans/{key_id}/lift"))
     assert "This key is banned" not in text_of(operator.get(f"/live/keys/{key_id}"))
@@ -365,7 +365,7 @@ def test_the_page_of_a_key_has_the_request_ids_of_its_refusals_and_errors(tmp_pa
         paths = ["/pets/7", "/pets?limit=0", "/pets", "/pets"]
         answers = [httpx.get(own.url(path), headers=key.headers) for path in paths]
         assert [answer.status_code for answer in answers] == [404, 400, 200, 429]
-        own.stop()  # which writes down what the workers have noted
+        own.stop()  # workers write their usage on shutdown
         with running_console(own) as console:
             text = text_of(console.sign_in("ada").get(f"/live/keys/{key.id}"))
     assert answers[2].headers["x-request-id"] not in text

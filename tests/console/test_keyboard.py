@@ -1,4 +1,4 @@
-"""Every action of an operator by keyboard alone, in a real Chromium."""
+"""Every action of an operator, using only the keyboard, in a real Chromium."""
 
 import re
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One pair of backends is enough here, and no service runs: the browser sees no difference."""
+    """One pair of backends without a running service, because it makes no difference in a browser."""
     return Server(tmp_path_factory.mktemp("keyboard") / "data")
 
 
@@ -86,7 +86,7 @@ def test_a_ban_is_lifted(page: Page, server: Server, console: Console) -> None:
     server.act(lambda backends: backends.gate.put_windows([(key.id, banned)]))
     page.goto(f"{console.origin}/live/keys/{key.id}")
     press(page, page.get_by_role("button", name="Lift the ban"))
-    expect(page.get_by_role("status")).to_contain_text(f"The ban of {key.id} is lifted")
+    expect(page.get_by_role("status")).to_contain_text(f"The ban on {key.id} was lifted")
 
 
 def test_animals_are_found_changed_removed_and_restored(page: Page, server: Server, console: Console) -> None:
@@ -127,7 +127,7 @@ def test_an_operator_is_added_made_viewer_and_revoked(page: Page, server: Server
     expect(page.get_by_role("status")).to_contain_text("Grace is now a viewer")
     page.once("dialog", lambda dialog: dialog.accept())
     press(page, page.get_by_role("button", name="Revoke Grace"))
-    expect(page.get_by_role("status")).to_contain_text("Grace is signed out")
+    expect(page.get_by_role("status")).to_contain_text("Grace was signed out")
 
 
 def test_calls_of_a_deprecated_operation_are_exported(page: Page, console: Console) -> None:

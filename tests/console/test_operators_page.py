@@ -62,7 +62,7 @@ def test_an_added_operator_signs_in_with_the_token_that_is_shown_once(
 def test_a_reserved_name_is_refused_by_the_page_and_the_command(
     console: Console, operator: ConsoleClient, name: str
 ) -> None:
-    """Otherwise this operator's entries in the audit log would look like those of somebody else."""
+    """Otherwise, this operator's entries in the audit log would look like those of somebody else."""
     refused = operator.post("/live/operators", name=name, role="viewer")
     assert refused.status_code == 422 and f'the name "{name}" is reserved' in text_of(refused)
     assert f'the name "{name}" is reserved' in Commands(console.server).fails_in_one_line("operators", "add", name)
@@ -96,7 +96,7 @@ def test_an_operator_cannot_revoke_or_change_the_own_account(console: Console) -
 def test_a_revoked_operator_is_listed_last(console: Console, operator: ConsoleClient) -> None:
     console.add_operator("Aaron")
     page = operator.submit("/live/operators/revoke", name="Aaron")
-    assert "Aaron is signed out" in text_of(page)
+    assert "Aaron was signed out" in text_of(page)
     assert cells(page, "Name").index("Aaron") > cells(page, "Name").index(operator_name(page))
 
 

@@ -1,4 +1,4 @@
-"""The console while the service, PostgreSQL or Redis does not respond: it says so, and recovers by itself."""
+"""The console while the service, PostgreSQL or Redis is unavailable. It shows the outage and recovers automatically."""
 
 import asyncio
 import os
@@ -32,7 +32,10 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
     with away(redis):
         page = operator.get("/staging/keys")
         assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["not known"])
-        assert re.search(r"Redis has not responded since 20\S+ \S+Z or earlier\. Limits hold per node", text_of(page))
+        assert re.search(
+            r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, limits apply per node",
+            text_of(page),
+        )
         assert "not known" in text_of(operator.get(f"/staging/keys/{key.id}"))
         assert operator.get("/staging/overview").status_code == 200
         assert "bans are not known" in text_of(operator.get("/staging/bans"))
@@ -56,12 +59,12 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
         assert new_client.get(console.link).status_code == 503
         assert operator.get("/static/base.css").status_code == 200
     assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
-    assert new_client.get(console.link).status_code == 303  # the link was not used up by the outage
+    assert new_client.get(console.link).status_code == 303  # the outage has not used up the link
 
 
 @pytest.mark.thorough
 def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: Path, postgres: Postgres) -> None:
-    """Whoever has signed in by the link needs no look-up of an operator, which would fail first."""
+    """The session of the link needs no look-up of an operator, which would fail first."""
     server = Server(tmp_path / "data", "cluster")
     server.create()
     with running_console(server) as running:
@@ -75,17 +78,17 @@ def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: P
 
 PAGES = ["overview", "animals", "animals/imports", "keys", "keys/new", "keys/identify", "bans", "deprecated", "audit",
          "operators", "health", "nowhere"]  # fmt: skip
-SILENT = re.compile(r"The service on this machine has not answered since (20\S+ \S+Z)\. .* systemctl start petstore")
+SILENT = re.compile(r"The service on this machine has not responded since (20\S+ \S+Z)\. .* systemctl start petstore")
 
 
-def last_signs(server: Server) -> list[Path]:
+def heartbeats(server: Server) -> list[Path]:
     return list((server.data / "metrics").glob("*.lock"))
 
 
 def age(server: Server, seconds: float) -> str:
-    """As if the last signs of life were older, and when they were."""
+    """Makes the last heartbeats older. Returns their new time."""
     at = int(time.time() - seconds)
-    for path in last_signs(server):
+    for path in heartbeats(server):
         os.utime(path, (at, at))
     return when(at)
 
@@ -96,14 +99,14 @@ def test_every_page_tells_that_the_service_does_not_answer(tmp_path: Path) -> No
         key_id, _ = operator.create_key()
         pages = [f"/live/{page}" for page in (*PAGES, f"keys/{key_id}")]
         for page in pages:
-            assert "No service has run with this data directory yet" in text_of(operator.get(page)), page
+            assert "The service has not run with this data directory yet" in text_of(operator.get(page)), page
         with serving(tmp_path / "data") as server:
-            assert wait_for(lambda: last_signs(server))
+            assert wait_for(lambda: heartbeats(server))
             for page in pages:
                 assert "The service" not in text_of(operator.get(page)), page
                 assert "No service" not in text_of(operator.get(page)), page
             server.kill()
-            assert "has not answered" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
+            assert "has not responded" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
             stopped = age(server, 11)
             for page in pages:
                 found = SILENT.search(text_of(operator.get(page)))
@@ -115,7 +118,7 @@ def test_every_page_tells_that_the_service_does_not_answer(tmp_path: Path) -> No
 def test_a_service_that_hangs_is_noticed(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server, running_console(server) as console:
         operator = console.sign_in("ada")
-        assert wait_for(lambda: last_signs(server))
+        assert wait_for(lambda: heartbeats(server))
         assert server.process is not None
         os.killpg(server.process.pid, signal.SIGSTOP)
         try:
@@ -132,7 +135,7 @@ def test_a_console_without_a_service_on_its_machine_reports_no_trouble(tmp_path:
 
 
 def test_a_job_that_lost_the_store_does_not_claim_to_know_its_result() -> None:
-    """The response to a commit may be lost: the change may have been made."""
+    """The response to a commit may have been lost, so the change may have been made."""
 
     async def work(_: Job) -> str:
         raise Unavailable("the connection was lost")

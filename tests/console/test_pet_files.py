@@ -18,7 +18,7 @@ from petstore.audit import AuditEntry
 
 
 def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:
-    """The page of a job after its end."""
+    """Returns the page of a job after its end."""
     assert started.status_code == 303, text_of(started)
     address = started.headers["location"]
     assert wait_for(lambda: "refresh" not in operator.get(address).headers)
@@ -56,12 +56,12 @@ def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Serv
     operator.submit("/live/animals/selected", id=changed, to="sold")
     assert cells(operator.get("/live/animals/imports"), "File")[0] == f"{mark}.csv"
     shown = operator.get(path)
-    assert "Removes 1 animal from live" in text_of(shown) and "Changed since: 1 animal" in text_of(shown)
+    assert "Removes 1 animal from live" in text_of(shown) and "1 animal changed after the import" in text_of(shown)
     page = finished_job(operator, operator.post(f"{path}/undo"))
-    assert "1 animal was removed from live. 1 stayed: changed since the import." in text_of(page)
+    assert "1 animal was removed from live. 1 was kept because it was changed after the import." in text_of(page)
     assert cells(operator.get(f"/live/animals?q={mark}"), "Id") == [changed]
     again = operator.get(path)
-    assert "This import is undone." in text_of(again) and f'action="{path}/undo"' not in again.text
+    assert "This import was undone." in text_of(again) and f'action="{path}/undo"' not in again.text
     assert "is already undone" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
     assert operator.get(path.replace("live", "staging")).status_code == 404
     assert operator.get("/live/animals/imports/%00").status_code == 404
@@ -72,7 +72,7 @@ def import_ids(page: httpx.Response) -> list[str]:
 
 
 def answer(operator: ConsoleClient, page: httpx.Response, given: str) -> httpx.Response:
-    """Answers the question on a job's page, as a browser without scripts does. Returns the page of its end."""
+    """Answers the question on a job's page, as a browser without scripts does. Returns the page after its end."""
     (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
     assert f'name="answer" value="{given}"' in page.text and "refresh" not in page.headers
     return finished_job(operator, operator.post(address, answer=given))
@@ -138,7 +138,7 @@ def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Ser
     rest = next_rows(operator, page)
     assert rest is not None and next_rows(operator, rest) is None
     shown = cells(page, "File") + cells(rest, "File")
-    files = [int(name.removesuffix(".csv")) for name in shown if name.endswith(".csv")]  # other tests have others
+    files = [int(name.removesuffix(".csv")) for name in shown if name.endswith(".csv")]  # without those of other tests
     assert sorted(files) == list(range(53)) and [i // 2 for i in files] == sorted((i // 2 for i in files), reverse=True)
     assert operator.get("/staging/animals/imports?at=x&id=%00").status_code == 200
 
@@ -166,7 +166,7 @@ def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server
 
 
 def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient, server: Server) -> None:
-    """The audit log keeps the name, and PostgreSQL rejects some of these characters."""
+    """The name is stored in the audit log, and PostgreSQL rejects some of these characters."""
     body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
     body += b"name,categoryId\nNul,1\n\r\n--b--\r\n"
     headers = {"Origin": operator.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
@@ -186,7 +186,7 @@ def test_a_file_of_another_type_is_refused_at_once(operator: ConsoleClient) -> N
         "animals.xlsx: the name must end in .jsonl, .ndjson, .csv or .json",
     )
     nothing = operator.submit("/live/animals/import")
-    assert "Choose a file first" in text_of(nothing)
+    assert "Choose a .jsonl, .csv or .json file first" in text_of(nothing)
 
 
 def exported(operator: ConsoleClient, **fields: Any) -> str:
@@ -214,7 +214,7 @@ MANY = 60_000
 
 
 def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> dict[str, Any]:
-    """The import of a file, of which some animals were added when its console stopped."""
+    """Starts an import, and stops the console after some animals were added. Returns the import."""
     petstore = Commands(console.server)
     operator = console.sign_in("ada")
     started = upload(operator, "animals.csv", content)

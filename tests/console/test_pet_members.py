@@ -1,4 +1,4 @@
-"""The console has every member of an animal: a column of the table, an input of both forms, and the page of one."""
+"""The console supports every member of an animal: in the table, in both forms, and on the page of an animal."""
 
 import re
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def titles(page: httpx.Response) -> list[str]:
 
 
 def cells_of(page: httpx.Response, pet_id: int) -> dict[str, str]:
-    """The texts in the row of an animal by the titles that a narrow screen shows; the check box has none."""
+    """Returns the texts in the row of an animal by the titles for narrow screens. The check box has no title."""
     (row,) = re.findall(rf'<tr id="animal-{pet_id}"(.*?)</tr>', page.text, re.DOTALL)
     found = re.findall(r"<td\b([^>]*)>(.*?)</td>", row, re.DOTALL)
     labels = [re.search(r'data-label="([^"]*)"', attributes) for attributes, _ in found]
@@ -165,4 +165,4 @@ def test_a_refused_form_keeps_what_was_typed_for_every_member(page: Page) -> Non
 
 def test_the_hint_on_files_names_every_column(operator: ConsoleClient) -> None:
     hint = text_of(operator.get("/live/animals"))
-    assert f"CSV with the header line {','.join(IMPORTED)} ," in hint
+    assert f"CSV file with the header {','.join(IMPORTED)} ," in hint

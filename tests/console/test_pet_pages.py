@@ -79,7 +79,7 @@ def test_animals_are_found_by_a_part_of_the_name_in_any_case(operator: ConsoleCl
 
 
 def all_ids(client: ConsoleClient, path: str) -> list[int]:
-    """The ids of all pages of a table."""
+    """Returns the ids on all pages of a table."""
     page: httpx.Response | None = client.get(path)
     ids: list[int] = []
     while page is not None:
@@ -228,7 +228,7 @@ def test_a_removed_animal_is_404_and_restored_from_its_page(
     page = operator.submit(f"/live/animals/{number}/remove")
     assert f"Animal {number} was removed." in text_of(page) and len(removals(page)) == 1
     assert pet_status(server, number) == 404
-    other = console.sign_in(new_name())  # no session of another operator is needed
+    other = console.sign_in(new_name())  # any other operator can restore them
     removed = other.get(f"/live/animals/{number}")
     assert removed.status_code == 404 and cells(removed, "What") == ["remove animal", "add animal"]
     assert "Removed by mistake , category 7, pending." in text_of(removed) and restorable(removed) == [number]
@@ -242,13 +242,13 @@ def test_a_removed_animal_is_404_and_restored_from_its_page(
 
 
 def restorable(page: httpx.Response) -> list[int]:
-    """The animals that a page offers to restore."""
+    """Returns the animals that a page offers to restore."""
     forms = re.findall(r'action="[^"]*/animals/restore">(.*?)</form>', page.text, re.DOTALL)
     return [int(number) for form in forms for number in re.findall(r'name="id" value="(\d+)"', form)]
 
 
 def removals(page: httpx.Response) -> list[str]:
-    """The removals that a page offers to restore."""
+    """Returns the removals that a page offers to restore."""
     return re.findall(
         r'action="[^"]*/animals/restore"><input type="hidden" name="removal" value="(rem_\w+)"', page.text
     )
@@ -320,4 +320,4 @@ def test_an_animal_that_does_not_exist_cannot_be_edited_or_removed(operator: Con
     assert operator.post("/live/animals/999999/remove").status_code == 404
     assert operator.post("/live/animals/999999", name="x", categoryId="1", status="sold").status_code == 404
     page = operator.submit("/live/animals/selected", id=["999998", "999999"], action="remove")
-    assert "None of these animals exists any more" in text_of(page)
+    assert "These animals no longer exist" in text_of(page)

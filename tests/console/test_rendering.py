@@ -1,4 +1,4 @@
-"""The filters of the templates, and numbers that were counted a while ago."""
+"""The template filters, and the age of numbers that were counted earlier."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The checks before every page: host name, origin, session, role, the size of a body; and the security headers."""
+"""The checks of host name, origin, session, role and body size before every page, and the security headers."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ ADDRESSES = sorted((address_of(route.path), method) for route in ROUTES for meth
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough: the checks do not depend on it."""
+    """One pair of backends is enough, because the checks do not depend on it."""
     with serving(tmp_path_factory.mktemp("security") / "data") as running:
         yield running
 
@@ -86,7 +86,7 @@ def test_another_host_name_is_421(console: Console, operator: ConsoleClient, hos
 def test_a_page_whose_name_was_rebound_to_the_console_reads_and_changes_nothing(
     console: Console, operator: ConsoleClient, host: str
 ) -> None:
-    """DNS rebinding: the name of a foreign page suddenly has the console's address, so both are one origin.
+    """DNS rebinding gives the host name of an attacker's page the console's address, so that both have the same origin.
 
     Browsers send that name as Host and Origin. Even with a session's cookie, a token or the one-time link, every
     response is the same text, and nothing is recorded.
@@ -103,7 +103,7 @@ def test_a_page_whose_name_was_rebound_to_the_console_reads_and_changes_nothing(
     responses.append(operator.http.post("/sign-in", data={"token": token, "next": "/live/keys"}, headers=rebound))
     responses.append(operator.http.get("/sign-in", params={"token": console.link_token}, headers=rebound))
     assert {(each.status_code, each.text) for each in responses} == {
-        (421, "The console does not have this host name. See --public-url.\n")
+        (421, "The console does not accept this host name. See --public-url.\n")
     }
     for each in responses:
         assert "set-cookie" not in each.headers and "access-control-allow-origin" not in each.headers

@@ -1,4 +1,4 @@
-"""Signing in and out: the link, tokens, sessions, and the limit of failed sign-ins."""
+"""Signing in and out: the link, tokens, sessions, and the limit for failed sign-ins."""
 
 import re
 import socket
@@ -18,7 +18,7 @@ from petstore.operators import Operator, mint_token
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough: the checks do not depend on it."""
+    """One pair of backends is enough, because the checks do not depend on it."""
     with serving(tmp_path_factory.mktemp("sign_in") / "data") as running:
         yield running
 
@@ -81,7 +81,7 @@ def test_the_cookie_is_http_only_and_same_site_strict(own_console: Console) -> N
     assert cookie.startswith(f"petstore_console_{own_console.port}=")
     words = {word.strip().lower() for word in cookie.split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/"} <= words
-    assert "secure" not in words  # plain HTTP on the loopback
+    assert "secure" not in words  # plain HTTP on loopback
 
 
 def test_under_https_the_cookie_is_a_host_cookie_and_hsts_is_sent(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_failed_sign_ins_are_in_the_audit_log_once_a_minute_with_the_number_of_o
     assert [(entry.actor, entry.subject, entry.detail) for entry in failures()] == [("anonymous", "127.0.0.1", "")]
     own_console.server.move_clock(61)
     client.post("/sign-in", token="x")
-    assert failures()[0].detail == "and 49 more since the entry before"
+    assert failures()[0].detail == "and 49 more since the previous entry"
     client.post("/sign-in", token="y")
     assert len(failures()) == 2
     assert own_console.output.read_text().count("sign-in failed") == 2
@@ -215,7 +215,7 @@ def test_an_operator_token_in_the_url_does_not_sign_in(own_console: Console) -> 
     client, token = own_console.client(), own_console.add_operator("ada")
     refused = client.get(f"/sign-in?token={token}")
     assert refused.status_code == 401 and is_sign_in_page(refused)
-    assert "does not sign in from here" in text_of(refused) and "set-cookie" not in refused.headers
+    assert "cannot sign you in from here" in text_of(refused) and "set-cookie" not in refused.headers
     for _ in range(10):
         assert client.get("/sign-in?token=x").status_code == 401
     assert client.post("/sign-in", token=token).status_code == 303
@@ -277,7 +277,7 @@ def test_signing_in_does_not_lead_to_another_site(console: Console, new_name: Ca
 
 
 def test_the_sign_in_page_reloads_after_a_link_on_another_site(console: Console) -> None:
-    """The browser does not send a strict cookie with a cross-site link, but with the reload it does."""
+    """The browser does not send a strict cookie after a click on a cross-site link, but it does on a reload."""
     client = console.client()
     assert client.get("/live/keys", **{"Sec-Fetch-Site": "cross-site"}).headers["refresh"] == "0"
     assert "refresh" not in client.get("/live/keys", **{"Sec-Fetch-Site": "same-origin"}).headers

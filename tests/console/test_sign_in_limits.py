@@ -1,4 +1,4 @@
-"""The limits of failed sign-ins, with a clock of the test."""
+"""The limits for failed sign-ins, with a clock that the test sets."""
 
 from petstore.console.sessions import ENTRIES_PER_MINUTE, FailureThrottle, SignInLimits
 

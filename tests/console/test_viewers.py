@@ -1,4 +1,4 @@
-"""A viewer sees every page, and none offers what a viewer may not do."""
+"""Viewers can see every page, and no page offers actions that they may not perform."""
 
 import re
 from collections.abc import Iterator

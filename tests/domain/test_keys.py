@@ -1,4 +1,4 @@
-"""Keys: the format of secrets that a scanner relies on, limits, states and durations."""
+"""Keys: the format of secrets, which scanners rely on, and limits, states and durations."""
 
 import zlib
 from collections.abc import Iterator
@@ -126,7 +126,7 @@ def test_other_texts_are_not_durations(text: str) -> None:
 
 def test_no_duration_is_longer_than_a_hundred_years() -> None:
     with pytest.raises(OperatorError, match="longer than a hundred years"):
-        parse_duration("52596001m")  # by one minute
+        parse_duration("52596001m")  # one minute too long
 
 
 def test_keys_in_a_text_are_redacted() -> None:

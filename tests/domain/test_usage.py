@@ -1,4 +1,4 @@
-"""Paths as they are kept with the last errors of a key."""
+"""Paths as they are stored with the recent errors of a key."""
 
 import pytest
 

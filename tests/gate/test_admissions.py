@@ -1,4 +1,4 @@
-"""What a key was admitted for: the gate's totals, and their way into the usage of keys, on every backend."""
+"""Admissions of keys: the gate's totals, and how they are added to the usage of keys, on every backend."""
 
 import asyncio
 import time
@@ -88,7 +88,7 @@ def test_totals_outlive_windows_and_a_new_opening(gate_at: GatePlace) -> None:
 
 
 def test_a_node_counts_what_it_admits_while_redis_is_down(own_redis: Redis, tmp_path: Path) -> None:
-    """In its own file, which a process that is started later reads as well."""
+    """It counts in its own file, which a process that starts later also reads."""
     path = tmp_path / "fallback.mdb"
 
     def gate_of() -> FallbackGate:
@@ -152,7 +152,7 @@ def test_a_gate_that_begins_again_is_counted_from_zero(store_at: StorePlace) -> 
         await store.usage.add_admissions([total(100, epoch=1)], AT)
         await store.usage.add_admissions([total(4, epoch=2)], AT)
         assert await used(store) == 104
-        await store.usage.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # a late reading of the old one
+        await store.usage.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # a late reading of epoch 1
         assert await used(store) == 105
 
     store_at.use(work)
@@ -228,8 +228,8 @@ def measures_of(server: Server, key: Key, operation: OperationName | None = None
 
 
 @pytest.mark.on("sqlite-lmdb")
-def test_a_copy_goes_on_where_the_usage_of_the_source_ended(petstore: Commands, tmp_path: Path) -> None:
-    """What the source's gate admitted and no service collected is in the copy, and nothing twice."""
+def test_a_copy_continues_where_the_usage_of_the_source_ended(petstore: Commands, tmp_path: Path) -> None:
+    """The copy includes admissions of the source's gate that no service had collected, and counts nothing twice."""
     key = petstore.server.key()
 
     async def use(backends: Backends) -> None:
@@ -261,6 +261,6 @@ def test_after_a_restore_a_new_gate_counts_on_from_the_usage_of_the_backup(tmp_p
     old.server.act(use)
     old.text("backup", str(tmp_path / "backup.zip"))
     new.run("restore", str(tmp_path / "backup.zip"))
-    assert [row["requests"] for row in new.json("usage")] == [4]  # the fifth is in the gate, and no backup has that
+    assert [row["requests"] for row in new.json("usage")] == [4]  # the fifth is in the gate, which has no backup
     new.server.act(use)
     assert [row["requests"] for row in new.json("usage")] == [4 + 5]

@@ -1,4 +1,4 @@
-"""What each gate decides when the clock steps back, with a ban in force or not, and when a key's limits change."""
+"""The decisions of each gate when the clock steps back, with and without a ban, and when a key's limits change."""
 
 import math
 
@@ -11,7 +11,7 @@ from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, DAY, LIMITED, MINUTE, SECOND, Decision
 
 DAY_SECONDS = DAY // SECOND
-FEW = Limits(3, 100)  # a fourth refusal in a row bans for a minute
+FEW = Limits(3, 100)  # the fourth refusal in a row causes a ban for a minute
 FEW_A_DAY = Limits(3, 6)
 
 
@@ -20,14 +20,14 @@ async def ask_times(gate: Gate, count: int, limits: Limits, now: float) -> list[
 
 
 async def ban(gate: Gate, limits: Limits, now: float) -> Decision:
-    """Use up the minute and cause a ban."""
+    """Uses up the minute and causes a ban."""
     decisions = await ask_times(gate, 7, limits, now)
     assert [each.outcome for each in decisions] == [ADMITTED] * 3 + [LIMITED] * 3 + [BANNED]
     return decisions[-1]
 
 
 async def check_wait(gate: Gate, limits: Limits, now: float, wait: int) -> None:
-    """`Retry-After` is true: refused until then, admitted from then on."""
+    """Asserts that `Retry-After` is correct. Requests are refused before that time, and admitted after it."""
     retry_after = math.ceil(wait / SECOND)
     assert (await ask(gate, "key_a", limits, now + retry_after - 1)).outcome is not ADMITTED
     assert (await ask(gate, "key_a", limits, now + retry_after)).outcome is ADMITTED
@@ -66,7 +66,7 @@ def test_a_clock_that_steps_back_over_the_end_of_a_day_opens_no_second_day(gate_
 
 @pytest.mark.parametrize("back", [1, 60, 61, 3_600, DAY_SECONDS])
 def test_a_ban_stays_in_force_when_the_clock_steps_back_by_up_to_a_day(gate_at: GatePlace, back: int) -> None:
-    """The steps pass the start of the minute in which the ban began, and the start of the day."""
+    """The steps include the start of the minute in which the ban started, and the start of the day."""
 
     async def work(gate: Gate) -> None:
         banned = await ban(gate, FEW_A_DAY, NOW)
@@ -79,16 +79,16 @@ def test_a_ban_stays_in_force_when_the_clock_steps_back_by_up_to_a_day(gate_at: 
 
 
 def test_a_ban_at_the_end_of_the_day_waits_for_the_day_too(gate_at: GatePlace) -> None:
-    """Also when the clock steps back over the end of that day."""
+    """This is also true if the clock steps back over the end of that day."""
 
     async def work(gate: Gate) -> None:
         await ask_times(gate, 3, FEW_A_DAY, NOW)
         late = NOW + DAY_SECONDS - 10
-        banned = await ban(gate, FEW_A_DAY, late)  # uses up the day as well; the ban ends after it
+        banned = await ban(gate, FEW_A_DAY, late)  # also uses up the day, and the ban ends after it
         assert banned.reset == int((late + 60) * SECOND)
         after = late + 61  # the next day, and the ban is over
         assert [each.outcome for each in await ask_times(gate, 4, FEW_A_DAY, after)] == [ADMITTED] * 3 + [LIMITED]
-        again = await ask(gate, "key_a", FEW_A_DAY, late - 1)  # the ban is in force once more
+        again = await ask(gate, "key_a", FEW_A_DAY, late - 1)  # the ban is in force again
         assert again.outcome is BANNED
         await check_wait(gate, FEW_A_DAY, late - 1, again.wait)
 
@@ -96,7 +96,7 @@ def test_a_ban_at_the_end_of_the_day_waits_for_the_day_too(gate_at: GatePlace) -
 
 
 def test_a_clock_that_steps_back_by_more_than_a_day_ends_the_ban(gate_at: GatePlace) -> None:
-    """Otherwise a clock that was years ahead would ban a key for years."""
+    """Otherwise, a clock that was years ahead would ban a key for years."""
 
     async def work(gate: Gate) -> None:
         await ban(gate, FEW, NOW)
@@ -137,7 +137,7 @@ def test_a_smaller_plan_counts_what_was_used_before(gate_at: GatePlace) -> None:
 
 def test_strikes_are_counted_against_the_limit_of_the_new_plan(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
-        await ask_times(gate, 10, Limits(5, 100), NOW)  # five strikes: one more is a ban
+        await ask_times(gate, 10, Limits(5, 100), NOW)  # five strikes, so that the next one causes a ban
         decisions = await ask_times(gate, 2, Limits(3, 100), NOW)
         assert [each.outcome for each in decisions] == [BANNED, BANNED]
 

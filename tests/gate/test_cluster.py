@@ -1,4 +1,4 @@
-"""The gate on a Redis Cluster: what happens when shards fail, return, lose records and move slots."""
+"""The gate on a Redis Cluster whose shards fail, return, lose records and move slots."""
 
 import asyncio
 import contextlib
@@ -135,7 +135,7 @@ def test_the_fallback_decides_for_a_shard_that_takes_no_writes(redis_cluster: Re
 def test_a_shard_that_is_down_fails_its_own_keys_only(
     tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other keys get a decision at once in every round, and each is counted once."""
+    """The other keys get a decision immediately in every round, and each is counted once."""
     rounds = 5
 
     async def work(gate: Gate) -> None:
@@ -190,13 +190,13 @@ def test_a_slot_without_owner_fails_its_own_keys_until_it_has_one(tmp_path: Path
         owner = cluster.clients[shard_of(key_record("key_0"))]
         for client in (owner, *cluster.clients):
             client.config_set("cluster-require-full-coverage", "no")
-            with contextlib.suppress(ResponseError):  # the other servers may have told it already
+            with contextlib.suppress(ResponseError):  # it may already know this from the other servers
                 client.execute_command("CLUSTER DELSLOTS", slot)
         place.use(work, REFUSE)
 
 
 def test_a_shard_that_is_reset_fails_its_own_keys_until_its_slots_have_an_owner(tmp_path: Path) -> None:
-    """It replies that the Cluster is down, and it is the first server to be asked for the slots."""
+    """It replies that the Cluster is down, and it is the first server that the gate asks for the slots."""
 
     async def work(gate: Gate) -> None:
         for name in (lost, well):
@@ -210,11 +210,11 @@ def test_a_shard_that_is_reset_fails_its_own_keys_until_its_slots_have_an_owner(
         others[0].execute_command("CLUSTER ADDSLOTS", *slots_of(down))
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            await ask(gate, well, PLENTY)  # all the time
+            await ask(gate, well, PLENTY)  # works throughout the fault
             with contextlib.suppress(Unavailable):
                 await ask(gate, lost, PLENTY)
                 break
-            await asyncio.sleep(0.02)  # the poll of a condition, bounded
+            await asyncio.sleep(0.02)  # polls a condition, within a deadline
         assert time.monotonic() < deadline
         # The gate has closed its connection, so only this test's is left, and its refreshing has ended.
         assert await eventually(lambda: len(cluster.clients[down].client_list()) == 1)
@@ -286,7 +286,7 @@ def test_a_moving_slot_is_followed(tmp_path: Path, what: str) -> None:
 
 
 def test_a_cluster_that_is_created_after_the_start_is_found(tmp_path: Path) -> None:
-    """Also behind hosts that do not answer, and more of them than one batch has time for."""
+    """This is also true if more hosts before it do not respond than one batch has time for."""
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(running(Redis("--cluster-enabled", "yes", "--databases", "1")))
         client: Any = stack.enter_context(contextlib.closing(Client(port=node.port)))

@@ -111,7 +111,7 @@ def test_forged_versions_are_replaced_by_new_ones(place: GatePlace, forged: tupl
 
 @pytest.mark.parametrize("number", [INTEGER_MAX, -INTEGER_MAX, 2**53, -1])
 def test_a_change_is_announced_whatever_the_version_was(place: GatePlace, number: int) -> None:
-    """Otherwise a revoked key would still work."""
+    """Otherwise, a revoked key would still work."""
 
     async def work(gate: Gate) -> None:
         await gate.keys_version("live")
@@ -146,7 +146,7 @@ def test_a_forged_record_of_an_address_is_replaced_and_the_limit_holds(
 
 @contextlib.contextmanager
 def script_of(text: str) -> Iterator[None]:
-    """Meanwhile, every call runs this script."""
+    """Makes every call run this script within the context."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script, "LOAD_SCRIPT", ("SCRIPT", "LOAD", text))
         patch.setattr(script, "SCRIPT_SHA1", hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
@@ -170,7 +170,7 @@ def test_a_script_that_fails_is_an_outage_until_it_works(place: GatePlace, text:
                 with pytest.raises(Unavailable):
                     await ask(gate, "key_a", PLENTY)
         assert await answers_again(gate, "key_b")
-        assert PLENTY.per_day - (await ask(gate, "key_a", PLENTY)).remaining == 2  # nothing was counted meanwhile
+        assert PLENTY.per_day - (await ask(gate, "key_a", PLENTY)).remaining == 2  # failed calls were not counted
 
     place.use(work, REFUSE)
 

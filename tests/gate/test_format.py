@@ -1,4 +1,4 @@
-"""Which gate files and which records in Redis a version recognises, and what a killed start leaves behind."""
+"""Which gate files and Redis records a version recognises, and what remains after a start was killed."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ NEWER = b"%d" % (int(FORMAT) + 1)
 
 
 def write(path: Path, records: dict[bytes, bytes]) -> None:
-    """Create an LMDB file, without its lock file."""
+    """Creates an LMDB file, without its lock file."""
     with lmdb.open(str(path), subdir=False, map_size=1 << 20) as env, env.begin(write=True) as txn:
         for name, value in records.items():
             txn.put(name, value)
@@ -36,7 +36,7 @@ def write(path: Path, records: dict[bytes, bytes]) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """The bytes and the modification time of every file."""
+    """Returns the content and the modification time of every file."""
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
@@ -82,7 +82,7 @@ def test_a_file_of_a_newer_version_is_refused_and_left_untouched(tmp_path: Path,
 
 
 def test_a_file_that_is_not_lmdb_and_was_never_used_is_refused_and_left_untouched(tmp_path: Path) -> None:
-    """After a first use, such a file is a damaged one: see test_recovery.py."""
+    """After its first use, such a file counts as damaged (see test_recovery.py)."""
     (tmp_path / "gate.mdb").write_bytes(os.urandom(100_000))
     before = contents(tmp_path)
     with pytest.raises(OperatorError, match="not a gate file that this version of Petstore recognises"):
@@ -136,7 +136,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 class KilledAtCommit:
-    """An LMDB environment, and its transaction: the process is killed at the end of the first one that writes."""
+    """An LMDB environment and its transactions. Kills the process at the end of the first transaction that writes."""
 
     def __init__(self, env: Any) -> None:
         self._env = env

@@ -1,4 +1,4 @@
-"""The gate's contract, on every backend."""
+"""The contract of the gate, on every backend."""
 
 import asyncio
 import itertools
@@ -64,7 +64,7 @@ def test_an_address_has_a_window_in_each_environment(gate_at: GatePlace) -> None
         assert (await gate.admit_address("staging", "192.0.2.1", NOW)).outcome is ADMITTED
         assert (await gate.admit_address("live", "192.0.2.2", NOW)).outcome is ADMITTED
         assert (await gate.admit_address("live", "192.0.2.1", NOW + 60)).outcome is ADMITTED
-        # A peek that finds the window over must not open a new one.
+        # A peek after the end of a window must not open a new one.
         assert (await gate.peek_address("live", "192.0.2.1", NOW + 120)).remaining == 2
         outcomes = [(await gate.admit_address("live", "192.0.2.1", NOW + 120)).outcome for _ in range(3)]
         assert outcomes == [ADMITTED, ADMITTED, LIMITED]

@@ -1,4 +1,4 @@
-"""The gate in a file: one transaction for all the steps that requests ask for in one turn of the event loop."""
+"""The gate in a file uses one transaction for the steps of all requests in one iteration of the event loop."""
 
 import asyncio
 from collections.abc import Callable

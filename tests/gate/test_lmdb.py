@@ -1,4 +1,4 @@
-"""The gate in a file: sweeping, reading, a full disk, and the file itself."""
+"""The gate in a file: sweeping, reading, a full disk, and the file."""
 
 import asyncio
 import itertools
@@ -61,7 +61,7 @@ def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_sweeping_keeps_up_with_ever_new_addresses(tmp_path: Path) -> None:
-    """With 1/25 of the addresses that the default size of a batch is made for."""
+    """Uses 1/25 of the number of addresses that the default batch size is designed for."""
     each_second = 40
 
     async def work(gate: LmdbGate) -> int:

@@ -1,4 +1,4 @@
-"""The gate's file with several processes: growth, the shared quota, and processes that are killed."""
+"""Several processes use the gate's file: growth, the shared quota, and killed processes."""
 
 import fcntl
 import multiprocessing
@@ -130,7 +130,7 @@ def test_four_processes_share_one_quota_exactly(tmp_path: Path) -> None:
 
 def _fill(data: Path, count: int, go: Event, suffix: str = "") -> None:
     go.wait()
-    for first in range(0, count, 100):  # opens the file again and again
+    for first in range(0, count, 100):  # opens the file repeatedly
 
         async def work(gate: Gate, first: int = first) -> None:
             for number in range(first, first + 100):
@@ -147,7 +147,7 @@ def _read_until_killed(path: Path, reading: Event) -> None:
 
 
 def test_the_file_does_not_grow_on_behalf_of_a_killed_reader(tmp_path: Path) -> None:
-    """LMDB keeps every page that a reader could still need; a sweep finds out which readers have ended."""
+    """LMDB keeps every page that a reader could still need, and a sweep detects readers that have ended."""
     path = tmp_path / "gate.mdb"
     use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", PLENTY), initial_size=SMALL)
     reading = multiprocessing.Event()

@@ -1,4 +1,4 @@
-"""The batches of the Redis gate: which calls go together, and what callers get when a batch fails."""
+"""The batches of the Redis gate: which calls share a batch, and what callers get if a batch fails."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def test_one_batch_is_in_flight_at_a_time(redis: Redis) -> None:
         link.run_script = delayed
         calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, version, NOW, "other")) for i in range(2)]
         await begun.wait()
-        for number in range(2, 5):  # each in a turn of its own, while the first batch is in flight
+        for number in range(2, 5):  # each in a separate iteration, while the first batch is in flight
             calls.append(asyncio.ensure_future(gate.admit("live", f"key_{number}", PLENTY, version, NOW, "other")))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -97,7 +97,7 @@ def test_a_batch_has_at_most_500_calls_and_the_queue_is_measured(redis: Redis) -
 
 
 async def two_calls(gate: RedisGate, link: FaultyLink, change: Callable[[Any], Any]) -> list[Any]:
-    """What two calls of one batch return or raise when the link changes the results."""
+    """Returns the results or errors of two calls in one batch if the link changes the results."""
     version = await gate.keys_version("live")
     run_script = link.run_script
 
@@ -138,7 +138,7 @@ def test_a_bug_is_no_outage_and_reaches_the_callers_as_itself(redis: Redis, capl
         assert [repr(error) for error in errors] == ["ValueError('a bug')"] * 2
         assert not gate.down
         link.run_script = run_script
-        assert await gate.keys_version("live") > version  # the version that was not raised, is raised now
+        assert await gate.keys_version("live") > version  # the change that failed is announced now
         await ask(gate, "key_a", PLENTY)
 
     use_link(redis.url(), work)
@@ -211,7 +211,7 @@ class WithoutReader:
 
 
 def test_a_redis_py_without_reader_is_a_bug_and_no_outage(redis: Redis, tmp_path: Path) -> None:
-    """Without its stream the gate could not tell a closed connection from an open one."""
+    """Without the stream, the gate could not tell a closed connection from an open one."""
 
     async def work() -> None:
         link = SingleLink({**connection_options(redis.url()), "connection_class": WithoutReader})
@@ -239,7 +239,7 @@ def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) ->
 
 
 def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_path: Path) -> None:
-    """A change is announced all the same, to all nodes."""
+    """A change is still announced to all nodes."""
     url, policy = redis.url(), GatePolicy(given_clock=True)
 
     async def catalogue(gate: Gate) -> CatalogueVersion:
@@ -254,7 +254,7 @@ def test_the_fallback_does_not_decide_when_the_queue_is_full(redis: Redis, tmp_p
         waiting = [
             asyncio.ensure_future(gate.admit("live", "key_a", PLENTY, version, NOW, "other")) for _ in range(100)
         ]
-        late = [  # in the same turn of the event loop
+        late = [  # in the same iteration of the event loop
             gate.admit("live", "key_a", PLENTY, version, NOW, "other"),
             gate.admit_address("live", "192.0.2.1", NOW),
             gate.peek_address("live", "192.0.2.1", NOW),
@@ -328,7 +328,7 @@ def test_calls_that_wait_at_closing_fail_at_once(redis: Redis, turns: int) -> No
 
 
 def test_cancelled_calls_never_shift_the_replies_of_others(redis: Redis, tmp_path: Path) -> None:
-    """Every key has a limit of its own, so a reply that belongs to another key would show."""
+    """Every key has a different limit, so the test notices a reply that belongs to another key."""
     dice = random.Random(5)
 
     async def one(gate: Gate, number: int) -> int:

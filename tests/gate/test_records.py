@@ -1,4 +1,4 @@
-"""The record of a key: its bytes, and versions of the service with more and with fewer operations on one gate."""
+"""The record of a key: its bytes, and different versions of the service, with more or fewer operations, on one gate."""
 
 import asyncio
 import struct
@@ -24,11 +24,11 @@ T = TypeVar("T")
 FOUR: tuple[OperationName, ...] = ("other", "listPets", "createPet", "getPet")
 FIVE: tuple[OperationName, ...] = (*FOUR, "deletePet")
 START = int(NOW * SECOND)
-UNKNOWN = bytes(range(240, 256)) * 2 + b"odd"  # what a later version may have stored behind the known counts
+UNKNOWN = bytes(range(240, 256)) * 2 + b"odd"  # data that a later version may store after the known counts
 
 
 def put(place: GatePlace, key_id: str, record: bytes) -> None:
-    """Store the bytes of a record, in a gate that has been opened before."""
+    """Stores the bytes of a record in a gate that has been opened before."""
     if place.url is not None:
         _send(place.url, ("SET", key_record(key_id), record))
         return
@@ -67,7 +67,7 @@ async def totals(gate: Gate, *key_ids: str) -> list[AdmissionTotal]:
 
 
 def use(place: GatePlace, names: tuple[OperationName, ...], work: Callable[[Gate], Awaitable[T]]) -> T:
-    """Do something with a version of the service that counts these operations."""
+    """Runs `work` with a version of the service that counts these operations."""
     return place.use(work, GatePolicy(outage="refuse", counted=names))
 
 

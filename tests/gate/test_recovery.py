@@ -1,4 +1,4 @@
-"""Recovery of the gate's file: which file can be used after a start, decided by the note beside it."""
+"""Recovery of the gate's file. The note next to the file decides whether it can be used after a start."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def note(file: Path) -> Path:
 
 
 def hide_boot_id(patch: pytest.MonkeyPatch) -> None:
-    """As a sandbox does."""
+    """Hides the boot id, as a sandbox does."""
     patch.setattr(recovery, "BOOT_ID_FILE", Path("no such file"))
 
 
@@ -83,8 +83,8 @@ def test_a_file_in_use_during_another_boot_is_set_aside_with_its_lock(
     assert caplog.records[0].__dict__["fields"]["set_aside"] == str(damaged)
 
 
-def test_counting_starts_anew_after_a_power_cut(tmp_path: Path) -> None:
-    """The file may be readable all the same: `make prove` tries that with pages of different ages."""
+def test_counting_starts_over_after_a_power_cut(tmp_path: Path) -> None:
+    """The file may still be readable. `make prove` tests files with pages of different ages."""
 
     def remaining() -> int:
         return use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining
@@ -215,7 +215,7 @@ def test_reading_creates_no_lock_file(file: Path) -> None:
 def test_a_crash_of_the_reading_process_is_silent_and_harmless(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Reading a damaged file can end so, whatever the parent process does with such signals."""
+    """Reading a damaged file can crash a process, regardless of how its parent handles such signals."""
 
     def crash(*_: object, **__: object) -> None:
         os.write(2, b"a message of the library")

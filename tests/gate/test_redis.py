@@ -42,7 +42,7 @@ EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, 
 
 
 def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> None:
-    """The same decisions, and the same windows and counts at the end, also when the clock is set back."""
+    """The decisions, windows and counts are the same, even if the clock is set back."""
     dice = random.Random(2030)
 
     async def compare() -> int:
@@ -162,7 +162,7 @@ def test_the_script_is_sent_once(own_redis: Redis, tmp_path: Path) -> None:
     with contextlib.closing(Client(port=own_redis.port)) as client:
         done = {name: figures["calls"] for name, figures in client.info("commandstats").items()}
     loads = done.get("cmdstat_script|load") or done["cmdstat_script"]  # Redis 7 and later count subcommands
-    assert (loads, done["cmdstat_evalsha"]) == (1, 6)  # the first without the script
+    assert (loads, done["cmdstat_evalsha"]) == (1, 6)  # the first one before the script was loaded
 
 
 def test_the_reply_to_a_cancelled_command_goes_to_no_other(redis: Redis) -> None:
@@ -186,7 +186,7 @@ def test_calls_fail_at_once_in_an_outage_which_ends_by_itself(own_redis: Redis, 
         {"stopped": own_redis.stop, "killed": own_redis.kill, "hung": own_redis.hang}[fault]()
         with pytest.raises(Unavailable):
             await ask(gate, "key_a", PLENTY)
-        for _ in range(200):  # none of them waits for a timeout
+        for _ in range(200):  # no call waits for a timeout
             with pytest.raises(Unavailable, match="down"):
                 await gate.keys_version("live")
             with pytest.raises(Unavailable, match="down"):
@@ -228,7 +228,7 @@ def test_a_gate_is_down_until_a_probe_is_answered(own_redis: Redis, probe_interv
     use_link(own_redis.url(), work, probe_interval=probe_interval)
 
 
-def test_while_redis_is_down_a_node_goes_on_without_caches(own_redis: Redis, tmp_path: Path) -> None:
+def test_while_redis_is_down_a_node_continues_without_caches(own_redis: Redis, tmp_path: Path) -> None:
     async def work(gate: Gate) -> None:
         limits = Limits(3, 100)
         before = await gate.keys_version("live")
@@ -289,7 +289,7 @@ def test_a_fallback_that_cannot_be_opened_is_an_outage(own_redis: Redis, tmp_pat
 
 
 def test_a_ban_that_redis_names_twice_is_listed_once(redis: Redis) -> None:
-    """SCAN may name a record twice while the number of records grows or shrinks."""
+    """SCAN may return a record twice while the number of records grows or shrinks."""
 
     async def work(gate: RedisGate, link: FaultyLink) -> list[str]:
         names = link.names
@@ -321,7 +321,7 @@ def test_versions_do_not_come_again_when_redis_lost_its_records(redis: Redis, tm
 
 
 def test_opening_the_gate_raises_all_versions(redis: Redis, tmp_path: Path) -> None:
-    """After a failover the server may not have the newest versions."""
+    """After a failover, the server may not have the newest versions."""
     place = GatePlace(tmp_path, redis.url())
     before, after = place.use(all_versions), place.use(all_versions)
     assert all(after[name] > before[name] for name in before), (before, after)

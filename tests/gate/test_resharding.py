@@ -1,4 +1,4 @@
-"""A Redis Cluster that changes while a gate uses it: shards leave, are cut off, take no writes, or move slots."""
+"""A Redis Cluster changes while a gate uses it: shards leave, are cut off, refuse writes, or move slots."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ def test_a_shard_that_left_the_cluster_is_not_asked(tmp_path: Path, what: str) -
 
 
 def replaced(cluster: RedisCluster, cut: int, replica: Redis) -> None:
-    """Cut a primary off: it still takes its slots for its own, and its replica has taken them over."""
+    """Cuts off a primary. It still considers itself the owner of its slots, which its replica has taken over."""
     old = cluster.clients[cut]
     its_id = old.execute_command("CLUSTER MYID")
     with contextlib.closing(Client(port=replica.port)) as new:
@@ -77,7 +77,7 @@ def replaced(cluster: RedisCluster, cut: int, replica: Redis) -> None:
 
 
 def owner(client: Any, slot: int) -> int:
-    """The port of the slot's owner, as this server knows it."""
+    """Returns the port of the slot's owner, according to this server."""
     shards = client.execute_command("CLUSTER SLOTS")
     return next(int(primary[1]) for first, last, primary, *_ in shards if first <= slot <= last)
 
@@ -85,7 +85,7 @@ def owner(client: Any, slot: int) -> int:
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["records", "the versions"])
 def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> None:
-    """Neither by a gate in use, nor by a gate that is opened later and asks it first."""
+    """Neither a gate in use, nor a gate that is opened later and connects to it first, uses it."""
     with cluster_running() as cluster, running(Redis(*CLUSTER_NODE)) as replica:
         cut = shard_of(VERSIONS_RECORD) if what == "the versions" else (shard_of(VERSIONS_RECORD) + 1) % 3
 
@@ -109,12 +109,12 @@ def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> N
 def test_a_shard_that_takes_no_writes_is_down_until_it_does(
     redis_cluster: RedisCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As during a failover by the operator: the shard still answers a PING."""
+    """This happens during a failover by the operator. The shard still answers a PING."""
     paused = (shard_of(VERSIONS_RECORD) + 1) % 3
     client = redis_cluster.clients[paused]
 
     def connections() -> int:
-        """How many the shard has had: a probe that times out closes its connection, and the next one connects."""
+        """Returns the number of connections so far. After a timeout, a probe closes its connection."""
         return int(client.info("stats")["total_connections_received"])
 
     async def work(gate: Gate) -> None:

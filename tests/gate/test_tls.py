@@ -1,4 +1,4 @@
-"""Redis, Sentinels and a Redis Cluster behind TLS: certificates, names, logins, and the SSL context."""
+"""Redis, Sentinels and a Redis Cluster with TLS: certificates, names, logins, and the SSL context."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def cluster_proxies(certificate: Certificate) -> Iterator[list[TlsProxy]]:
 
 @pytest.fixture(params=["server", "sentinel", "cluster"])
 def behind_tls(request: pytest.FixtureRequest, redis: Redis) -> Places:
-    """Starts proxies with a certificate. Gives the URL without its query, and the proxies."""
+    """Starts proxies with a certificate. Yields the URL without its query, and the proxies."""
 
     @contextlib.contextmanager
     def server(made: Certificate) -> Iterator[tuple[str, list[TlsProxy]]]:
@@ -120,7 +120,7 @@ def test_sentinels_have_a_separate_login(redis: Redis, tmp_path: Path) -> None:
 def test_a_link_creates_one_ssl_context(
     behind_tls: Places, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes 40 ms, in which the event loop is blocked."""
+    """Creating one takes 40 ms and blocks the event loop."""
     created, create = 0, ssl.create_default_context
 
     def counted(*args: str, **options: str | None) -> ssl.SSLContext:

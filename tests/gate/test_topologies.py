@@ -1,4 +1,4 @@
-"""Redis as Valkey, and named by Sentinels; and URLs that are not valid. test_tls.py has Redis behind TLS."""
+"""Valkey, a primary behind Sentinels, and invalid URLs. test_tls.py has the tests with TLS."""
 
 import asyncio
 import contextlib
@@ -39,10 +39,10 @@ def test_sentinels_name_the_new_primary_after_a_failover(own_redis: Redis, tmp_p
                 version = await gate.keys_version("live")
                 assert (await ask(gate, "key_a", Limits(9, 9))).remaining == 8
                 with contextlib.closing(Client(port=own_redis.port)) as client:
-                    client.wait(1, 5_000)  # replication is asynchronous, and a failover loses what was not replicated
+                    client.wait(1, 5_000)  # replication is asynchronous, and a failover loses other changes
                 own_redis.kill() if fault == "killed" else own_redis.hang()
                 assert await answers_again(gate)
-                assert await gate.keys_version("live") > version  # so no value from before is used
+                assert await gate.keys_version("live") > version  # so that no stale value is used
                 return await ask(gate, "key_a", Limits(9, 9))
 
             assert GatePlace(tmp_path, sentinel.url()).use(work, REFUSE).remaining == 6
@@ -65,7 +65,7 @@ def test_an_idle_connection_that_the_server_closed_is_no_outage(
             for port in ports:
                 with contextlib.closing(Client(port=port)) as client:
                     client.client_kill_filter(_type="normal", skipme=True)
-            await asyncio.sleep(0.05)  # until the event loop knows of it
+            await asyncio.sleep(0.05)  # until the event loop notices
             await gate.windows(["key_a"])  # connects again, but runs no script
             assert await gate.keys_version("live") > version  # it may be another server, so all versions are raised
 

@@ -1,4 +1,4 @@
-"""`petstore backup` while animals are being added: every backup has all that were acknowledged before it began."""
+"""`petstore backup` while animals are being added. A backup has all animals that were acknowledged before it began."""
 
 import json
 import os
@@ -35,7 +35,7 @@ CLIENTS = 4
 
 
 class Creator(threading.Thread):
-    """Adds animals with unique names, each with an idempotency key, and remembers every 201."""
+    """Adds animals with unique names, each with an idempotency key, and records every 201."""
 
     def __init__(self, server: Server, key: Key, number: int) -> None:
         super().__init__(daemon=True)
@@ -229,7 +229,7 @@ def test_a_backup_that_is_stopped_leaves_nothing_behind(embedded: Commands, tmp_
         running.terminate()
         stopped = running.wait(timeout=30) != 0
         left = [path.name for path in tmp_path.iterdir() if "backup" in path.name]
-        assert left == ([] if stopped else ["backup.zip"])  # the backup may have ended before the signal
+        assert left == ([] if stopped else ["backup.zip"])  # the backup may have finished before the signal
         target.unlink(missing_ok=True)
 
 
@@ -297,7 +297,7 @@ def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: 
     others = ["before-upgrade.zip", "20260101T000000Z.zip.gpg", "x20260101T000000Z.zip", "20260101T000000Z"]
     for name in others:
         (tmp_path / name).write_text("precious")
-    future = tmp_path / "20990101T000000Z.zip"  # the clock was wrong once
+    future = tmp_path / "20990101T000000Z.zip"  # made while the clock was wrong
     future.write_text("x")
     for _ in range(2):
         new = Path(embedded.json("backup", str(tmp_path), "--keep", "1")["file"])
@@ -309,7 +309,7 @@ def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: 
 def test_a_backup_that_cannot_be_verified_removes_nothing(
     embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that does not return what was written to it."""
+    """The disk does not return the data that was written to it."""
     backups = tmp_path / "backups"
     kept = embedded.json("backup", str(backups), "--keep", "1")["file"]
     write = archive.write
@@ -340,7 +340,7 @@ def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_pat
     assert not (tmp_path / "none").exists()
 
 
-def test_kept_backups_are_verified_beside_themselves(
+def test_kept_backups_are_verified_in_their_directory(
     embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's directory for temporary files may be small, or in memory."""

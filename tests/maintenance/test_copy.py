@@ -1,4 +1,4 @@
-"""`petstore copy`: the copy is complete in both directions, and an interrupted copy is refused until it is emptied."""
+"""`petstore copy`: copies are complete in both directions, and an interrupted copy is refused until it is emptied."""
 
 import contextlib
 import signal
@@ -35,7 +35,7 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 
 
 async def everything(backends: Backends) -> dict[str, Any]:
-    """Every row and every quota, without the audit entry of the copy."""
+    """Returns every row and every quota, without the audit entry of the copy."""
     found: dict[str, Any] = {
         f"{environment} {table.name}": [
             row for row in await store.transfer.rows(table, None, 10**6) if "copy" not in row
@@ -104,7 +104,7 @@ def test_a_copy_to_a_cluster_and_back_is_complete(tmp_path: Path) -> None:
 
 
 def without_animals(server: Server) -> None:
-    """Removes all animals of both environments; their ids stay used."""
+    """Removes all animals of both environments. Their ids are not used again."""
     for environment in ENVIRONMENTS:
         if server.store:
             shared(Postgres).execute(f"DELETE FROM petstore_{environment}.pets", server.store)

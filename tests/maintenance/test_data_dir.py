@@ -1,4 +1,4 @@
-"""The data directory: its locks, who may own and write it, and links that nothing follows."""
+"""The data directory: its locks, its owner and permissions, and symlinks, which are never followed."""
 
 import os
 import shutil
@@ -110,7 +110,7 @@ def test_the_first_command_after_a_power_cut_renames_the_gate_file(used: Command
 def test_processes_with_and_without_a_boot_id_share_a_gate_file(
     used: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a service in a sandbox that hides the id, and commands outside of it."""
+    """The service may run in a sandbox that hides the id, and commands outside of it."""
     with data_dir.shared_lock(used.data):
         for seen in (recovery.BOOT_ID_FILE, Path("nowhere"), recovery.BOOT_ID_FILE, Path("nowhere")):
             monkeypatch.setattr(recovery, "BOOT_ID_FILE", seen)
@@ -218,7 +218,7 @@ def test_a_directory_with_a_link_is_refused(used: Commands, tmp_path: Path, name
 
 
 def test_what_opens_a_file_follows_no_link(tmp_path: Path) -> None:
-    """Also when the link comes after the look at the directory."""
+    """This is also true if the link is created after the directory was checked."""
     precious = tmp_path / "precious"
     precious.write_text("precious")
     before = precious.stat()
@@ -254,7 +254,7 @@ def test_a_link_in_place_of_a_subdirectory_leads_nowhere(tmp_path: Path) -> None
 
 @only_as_root
 def test_a_lock_with_a_second_name_keeps_its_owner(used: Commands, tmp_path: Path) -> None:
-    """On a kernel that lets every user link to every file."""
+    """Some kernels let every user create a hard link to every file."""
     for path in (used.data, *used.data.iterdir()):
         shutil.chown(path, "nobody", "nogroup")
     precious = tmp_path / "precious"

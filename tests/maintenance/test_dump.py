@@ -1,4 +1,4 @@
-"""The nightly dump of PostgreSQL, as deploy/petstore-dump.sh makes and tries it."""
+"""The nightly dump of PostgreSQL, as made and tested by deploy/petstore-dump.sh."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Commands:
 
 
 def dump(petstore: Commands, postgres: Postgres, folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """With the programs of the server's own version."""
+    """Runs the script with PostgreSQL programs of the server's version."""
     folder.mkdir(exist_ok=True)
     variables = {"PETSTORE_STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
     return subprocess.run(
@@ -35,7 +35,7 @@ def dump(petstore: Commands, postgres: Postgres, folder: Path, **more: str) -> "
 
 
 def recording_programs(postgres: Postgres, folder: Path, log: Path) -> None:
-    """Programs that write their arguments and the password in their environment to a log, and then do their work."""
+    """Wraps programs so that they log their arguments and the password in their environment."""
     folder.mkdir()
     search = f"{postgres.programs}:{os.environ['PATH']}"
     for name in (
@@ -81,7 +81,7 @@ def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postg
     ("parameters", "code"),
     [
         ("?sslmode=disable&sslrootcert=/etc/ssl/ca.pem", 0),
-        ("?dbname={database}", 1),  # which libpq prefers: the database to try would be the service's own
+        ("?dbname={database}", 1),  # libpq prefers it, so the test database would be that of the service
     ],
 )
 def test_what_a_url_says_behind_its_database_cannot_make_the_trial_drop_the_service_s_tables(
@@ -102,7 +102,7 @@ def test_what_a_url_says_behind_its_database_cannot_make_the_trial_drop_the_serv
 def test_a_dump_that_cannot_be_restored_fails_and_removes_nothing(
     cluster: Commands, postgres: Postgres, tmp_path: Path
 ) -> None:
-    done = dump(cluster, postgres, tmp_path / "dumps")  # of a database without tables
+    done = dump(cluster, postgres, tmp_path / "dumps")  # a database without tables
     assert done.returncode != 0 and done.stderr
     assert not list((tmp_path / "dumps").glob("*.dump"))
 

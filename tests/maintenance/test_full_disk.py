@@ -24,7 +24,7 @@ FULL = CHUNKS._replace(import_free_bytes=2**62)  # more than any disk has
 
 
 async def import_100(store: Store) -> str:
-    """Import a hundred animals: the state of their import, or the message of a failure."""
+    """Imports a hundred animals. Returns the state of the import, or the error message."""
     rows = "".join(f"Pet {number},1\n" for number in range(100))
     file = PetFile("x.csv", io.BytesIO(f"name,categoryId\n{rows}".encode()))
     admin = Admin(store, None, "ada", lambda: NOW)  # type: ignore[arg-type]  # imports need no gate

@@ -1,4 +1,4 @@
-"""Point-in-time restore of PostgreSQL with its own tools, as docs/reference/cluster.md describes it."""
+"""Point-in-time recovery of PostgreSQL with its own tools, as described in docs/reference/cluster.md."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ CLUSTER = (Path(__file__).parents[2] / "docs/reference/cluster.md").read_text()
 
 
 def documented_settings() -> dict[str, str]:
-    """The settings of postgresql.conf in the handbook's section."""
+    """Returns the settings of postgresql.conf in that section."""
     section = CLUSTER[CLUSTER.index("## Point-in-time restore") :]
     return dict(re.findall(r"^([a-z_]+) = '?([^'\n]*?)'?(?: *#.*)?$", section.split("```")[1], re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Only their owner can read the files of Petstore; forged backups are refused; no message has a password."""
+"""Only their owner can read Petstore's files. Forged backups are refused. No message contains a password."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ DISK_MAX = 32 * MEGABYTE
 
 
 def modes(directory: Path) -> dict[str, str]:
-    """The mode of every file and directory that other users have any permission for."""
+    """Returns the mode of every file and directory for which other users have any permission."""
     found = (directory, *directory.rglob("*"))
     return {str(p): oct(stat.S_IMODE(p.lstat().st_mode)) for p in found if p.lstat().st_mode & 0o077}
 
@@ -86,11 +86,11 @@ def test_a_new_file_is_private_and_never_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-# Commands that write to a path which they are given, and the name of a file that they write in the directory.
+# Commands that write to a given path, and the name of the file that they write in the directory.
 WRITING = {
     ("backup", "DIR/backup.zip"): "backup.zip",
     ("backup", "DIR/backup.zip", "--force"): "backup.zip",
-    ("backup", "DIR", "--keep", "2"): None,  # names its files by the time
+    ("backup", "DIR", "--keep", "2"): None,  # names its files after their time
     ("pets", "export", "DIR/pets.csv"): "pets.csv",
     ("pets", "export", "DIR/pets.csv", "--force"): "pets.csv",
     ("deploy-files", "DIR"): "petstore.service",
@@ -154,7 +154,7 @@ def test_files_in_a_directory_with_the_sticky_bit_can_be_written(tmp_path: Path)
 
 
 def refused(*words: str, data: Path) -> str:
-    """The message of a command that takes little memory and writes no large file."""
+    """Returns the message of a failing command, which must use little memory and write no large file."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (DISK_MAX, hard))
     tracemalloc.start()
@@ -220,7 +220,7 @@ def test_a_long_list_of_members_is_refused(tmp_path: Path) -> None:
 def test_a_private_key_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
     made = self_signed(tmp_path)
     assert tls_context(made.chain, made.key) is not None
-    made.key.chmod(0o640)  # a group of its own may read it
+    made.key.chmod(0o640)  # a dedicated group may read it
     assert tls_context(made.chain, made.key) is not None
     made.key.chmod(0o644)
     with pytest.raises(OperatorError, match=f"chmod 600 {made.key}"):
@@ -251,7 +251,7 @@ def test_a_url_is_read_from_a_file(tmp_path: Path) -> None:
         assert "postgresql" in other.run("check").stdout
         empty = shared(Postgres).url(), shared(Redis).url()
         message = other.fails_in_one_line("pets", "list", "--store", empty[0], "--gate", empty[1])
-        assert f"{empty[0]} has no Petstore data" in message  # an option wins
+        assert f"{empty[0]} has no Petstore data" in message  # the option overrides the variable
         patch.setenv("PETSTORE_STORE", empty[0])
         assert "--store cannot be combined with --store-file" in other.fails_in_one_line("pets", "list")
 
@@ -328,7 +328,7 @@ def test_other_parts_of_a_url_are_kept(url: str, shown: str) -> None:
 
 
 def test_the_umask_is_that_of_the_data_directory(tmp_path: Path) -> None:
-    """Also under another ASGI server, which may have any umask."""
+    """This is also true with another ASGI server, which may have any umask."""
     code = "import os; from petstore.cli.serve import asgi; asgi(); print(oct(os.umask(0)))"
     done = subprocess.run(
         [PETSTORE[0], "-c", code], env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")},

@@ -1,4 +1,4 @@
-"""`petstore restore`: a damaged file changes nothing, a crash leaves either the old or the new data."""
+"""`petstore restore`: a damaged file changes nothing, and a crash leaves either the old or the new data."""
 
 import contextlib
 import hashlib
@@ -54,7 +54,7 @@ def names(commands: Commands) -> list[str]:
 
 
 def state(data: Path) -> dict[str, str]:
-    """Every file of a directory and the digest of its content."""
+    """Returns every file of a directory with the digest of its content."""
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(data.rglob("*"))
@@ -68,7 +68,7 @@ def no_bar(_: int) -> Any:
 
 
 def restore(commands: Commands, source: Path) -> None:
-    """What the command does, without the time that a command takes to start."""
+    """Does the same as the command, without the time to start it."""
     backup.restore(Settings(data=commands.data), source, ENTRY, no_bar, force=True)
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_is_not_a_backup_is_refused_in_one_line(
 
 
 def rewritten(file: Path, change: Callable[[Path, Manifest], Manifest]) -> None:
-    """The same backup with other content and a matching checksum, as a faulty program might write it."""
+    """Returns the same backup with other content and a matching checksum, as a faulty program might write it."""
     manifest = archive.read(file)
     work = file.with_name("work")
     work.mkdir()
@@ -225,7 +225,7 @@ def test_a_forged_manifest_sends_no_commands_to_the_terminal(old: Commands, file
 
 
 def test_a_backup_whose_ids_are_used_up_is_refused(old: Commands, file: Path) -> None:
-    """Its last id would be taken over by every later restore."""
+    """Otherwise, every later restore would inherit its last id."""
     forged = old.data.with_name("forged.zip")
     rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1} WHERE name = 'pets'")
     before = state(old.data)
@@ -247,11 +247,11 @@ def test_a_member_with_a_path_outside_the_directory_is_refused(old: Commands, fi
 
 
 class Crash(BaseException):
-    """Stands for a power cut."""
+    """Simulates a power cut."""
 
 
 def complete(data: Path) -> None:
-    """As the next command does."""
+    """Completes the restore, as the next command does."""
     with data_dir.shared_lock(data):
         pass
 
@@ -267,12 +267,12 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
         shutil.rmtree(old.data)
         shutil.copytree(kept, old.data)
         done = crash_at(step, lambda: restore(old, file), monkeypatch)
-        # And once more while the restore is being finished.
+        # Crash again while the restore is being completed.
         crash_at(step % 3, lambda: complete(old.data), monkeypatch)
         complete(old.data)
         stores = {name: apsw.Connection(str(old.data / name)) for name in ("live.db", "staging.db")}
         found = stores["live.db"].execute("SELECT name FROM pets").get
-        # Only restored data have this audit entry, in both environments.
+        # Only restored data has this audit entry, in both environments.
         entries = [store.execute("SELECT count(*) FROM audit WHERE action = 'test'").get for store in stores.values()]
         for store in stores.values():
             assert store.pragma("integrity_check") == "ok"
@@ -289,7 +289,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
 
 
 def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the work ended before its change number `step` to the directory."""
+    """Simulates a crash at change number `step` to the directory. Returns whether the work ended before it."""
     left = step
     rename, rmtree, unlink = Path.rename, shutil.rmtree, Path.unlink
 
@@ -297,7 +297,7 @@ def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPa
         def instead(*given: Any, **named: Any) -> Any:
             nonlocal left
             if left < 0:
-                return None  # after the crash nothing is changed
+                return None  # nothing is changed after the crash
             if left == 0:
                 left = -1
                 raise Crash

@@ -1,4 +1,4 @@
-"""Spans, bars, sparklines, spellings and the names of operators, without a store."""
+"""Spans, bars, sparklines, wording and operator names, without a store."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_an_error_in_a_later_bar_than_its_admission_makes_no_bar_negative() -> N
     assert bars.requests["ok"] == [5, 0]
     assert (bars.requests["client_error"], bars.requests["server_error"]) == ([0, 2], [0, 1])
     assert bars.admitted == [5, 0]
-    # The sums are of all bars together, so no request is in them twice.
+    # The sums include all bars, and no request is counted twice.
     assert (bars.sum_of("ok"), bars.sum_of()) == (2, 5)
 
 

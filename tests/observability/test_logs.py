@@ -1,4 +1,4 @@
-"""The log: one line per event, and at most one line a second for each cause of an outage."""
+"""The log has one line per event, and at most one line a second for each cause of an outage."""
 
 import datetime
 import json
@@ -94,7 +94,7 @@ except OSError:
 
 
 def events_in(lines: list[dict[str, Any]]) -> int:
-    """How many events the lines stand for."""
+    """Returns the number of events that the lines represent."""
     return sum(1 + int(line.get("others", 0)) for line in lines)
 
 

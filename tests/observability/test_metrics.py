@@ -1,4 +1,4 @@
-"""The metrics of several workers: they add up, counters do not fall, and dead workers leave no gauges."""
+"""The metrics of several workers. They add up, counters never decrease, and dead workers leave no gauges."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         key = server.key()
 
         def send_lists(count: int) -> None:
-            for _ in range(count):  # a connection each: the kernel spreads them over the workers
+            for _ in range(count):  # on separate connections, which the kernel spreads over the workers
                 with httpx.Client(verify=False) as client:
                     assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
 
@@ -66,7 +66,7 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         assert wait_for(lambda: len(worker_pids(server)) == 2 and worker_pids(server) != [first, second])
 
         def lists_after_kill() -> float:
-            # Each worker has a queue of its own. The kernel resets a connection that waits in a dead worker's queue.
+            # Each worker has its own queue. The kernel resets a connection that waits in a dead worker's queue.
             with contextlib.suppress(httpx.TransportError):
                 return lists(scrape(server))
             return lists(scrape(server))
@@ -125,7 +125,7 @@ def test_redis_away_is_an_outage_of_the_gate(tmp_path: Path) -> None:
             found = list_and_scrape()
             assert (found.value("petstore_gate_outages_total"), found.value("petstore_gate_down")) == (1, 1)
             assert found.value("petstore_gate_errors_total") >= 1
-            assert lists(found) == 2  # the node goes on with its own counters
+            assert lists(found) == 2  # the node continues with its own counters
             redis.start()
             assert wait_for(lambda: scrape(server).value("petstore_gate_down") == 0)
             assert list_and_scrape().value("petstore_gate_outages_total") == 1
@@ -178,7 +178,7 @@ def test_counters_of_a_stopped_worker_stay_and_its_gauges_go(tmp_path: Path) -> 
 
 @pytest.mark.thorough
 def test_two_hundred_killed_workers_leave_the_files_of_one(tmp_path: Path) -> None:
-    """Each is killed without a chance to clean up. The next one goes on with its counters."""
+    """Each worker is killed before it can clean up. The next one continues with its counters."""
     program = """
 import os, signal, sys
 from pathlib import Path
@@ -208,7 +208,7 @@ for _ in range(200):
 
 
 def test_files_are_allocated_private_and_large_enough_for_all_labels(tmp_path: Path) -> None:
-    """A file that had to grow on a full disk would kill the worker."""
+    """If a file had to grow on a full disk, the worker would be killed."""
     values: dict[str, list[str]] = {
         "environment": [*ENVIRONMENTS, "none"],
         "operation": [*COUNTED, "site"],
@@ -255,7 +255,7 @@ def test_a_worker_that_cannot_make_its_files_serves_and_tries_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "metrics"
-    directory.touch()  # in the way
+    directory.touch()  # a file instead of the directory
 
     async def work() -> None:
         worker = Monitoring(directory, lambda: metrics.FREE_BYTES.set(7))
@@ -277,7 +277,7 @@ def test_a_worker_that_finds_no_space_for_its_files_spoils_no_scrape(tmp_path: P
         other = Monitoring(tmp_path, no_node_gauges)
         await scraped(other)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # as little as a full disk has
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # too small, as on a full disk
         try:
             with pytest.raises(OSError, match="File too large"):
                 WorkerMetrics(tmp_path)
@@ -293,7 +293,7 @@ def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> N
     async def work() -> None:
         worker = Monitoring(tmp_path, no_node_gauges)
         worker.tick(0.0)
-        await worker.close()  # after the files are made
+        await worker.close()  # after the files were created
         other = Monitoring(tmp_path, no_node_gauges)
         assert (await scraped(other)).value("petstore_worker_starts_total") == 2
         metrics.REJECTED.add("431")

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: they name metrics that exist, and alerts fire in time."""
+"""The alert rules and the dashboard. They use existing metrics, and alerts fire in time."""
 
 import json
 import re
@@ -25,7 +25,7 @@ LABELS_OF_PROMETHEUS = {"instance", "job", "le"}
 
 
 def known_names() -> dict[str, set[str]]:
-    """The name of every sample that a scrape can have, with its labels."""
+    """Returns the name of every sample that a scrape can contain, with its labels."""
     known = {}
     for metric in METRICS:
         for suffix in ["_bucket", "_count", "_sum"] if isinstance(metric, Histogram) else [""]:
@@ -76,7 +76,7 @@ def test_every_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
 
 
 def anchor(heading: str) -> str:
-    """The name of a heading in links: lower case, without punctuation, hyphens for spaces."""
+    """Returns the anchor of a heading: in lower case, without punctuation, with hyphens for spaces."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -107,7 +107,7 @@ def test_promtool_accepts_the_files(words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# Series by minute, in promtool's notation: a healthy hour, then 90 minutes of a fault.
+# One value per minute, in promtool's notation, for a healthy hour followed by 90 minutes with a fault.
 FAULTS = {
     "PetstoreDown": {'up{job="petstore"}': "1x60 0x90"},
     "PetstoreStoreDown": {'petstore_store_down{environment="live",access="write"}': "0x60 1x90"},
@@ -142,9 +142,9 @@ FAULTS = {
 
 
 def alerts_fired(faults: dict[str, dict[str, str]], minutes: tuple[int, ...], directory: Path) -> set[tuple[str, int]]:
-    """Which alerts fire at which minute, as Prometheus itself evaluates them.
+    """Returns the alerts that fire at each minute, as evaluated by Prometheus.
 
-    The test files expect no alert, so that promtool names each alert that fires.
+    The test files expect no alerts, so promtool reports each alert that fires.
     """
     for alert, series in faults.items():
         (rule,) = [rule for rule in RULES if rule["alert"] == alert]

@@ -1,4 +1,4 @@
-"""The check of the OpenAPI document against the kept documents: each kind of breaking change is planted."""
+"""The check for breaking changes of the OpenAPI document finds each kind of planted change."""
 
 import copy
 import json

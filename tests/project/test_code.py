@@ -1,4 +1,4 @@
-"""Habits that hold for all of the code."""
+"""Rules that apply to all code."""
 
 import importlib
 import inspect
@@ -10,7 +10,7 @@ ANCESTORS_MAX = 2
 
 
 def test_no_class_has_many_ancestors_of_ours() -> None:
-    """A class is given what it needs: so "where is this method?" has one answer. The tree of errors may be deeper."""
+    """Classes use composition, so that a method is easy to find. Only the error tree may be deeper."""
     modules = [found.name for found in pkgutil.walk_packages(petstore.__path__, "petstore.")]
     deep = []
     for name in modules:

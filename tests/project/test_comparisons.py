@@ -1,4 +1,4 @@
-"""A failed comparison of animals or responses names the member that differs."""
+"""A failed comparison of animals or responses shows the members that differ."""
 
 import json
 from typing import Any

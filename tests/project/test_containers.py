@@ -1,4 +1,4 @@
-"""The files for containers, read and held against schemas. `make container-check` builds and runs the image."""
+"""Checks the files for containers against schemas. `make container-check` builds and runs the image."""
 
 import ipaddress
 import re
@@ -18,7 +18,7 @@ MANIFEST = {part["kind"]: part for part in yaml.safe_load_all((ROOT / "deploy/ku
 OURS = ("petstore", "node1", "node2")
 
 
-@pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])  # 1.30: the first that can wait
+@pytest.mark.parametrize("version", ["1.30", kubernetes_validate.latest_version()])  # the sleep action needs 1.30
 @pytest.mark.parametrize("kind", MANIFEST)
 def test_the_manifest_follows_the_schemas_of_kubernetes(kind: str, version: str) -> None:
     kubernetes_validate.validate(MANIFEST[kind], version, strict=True)
@@ -51,7 +51,7 @@ def test_no_other_pod_is_trusted_to_name_the_address_of_a_client() -> None:
 
 
 def test_secrets_are_in_no_commit_and_no_image() -> None:
-    """Docker reads .dockerignore only; Podman reads it too."""
+    """Docker reads only .dockerignore, and Podman also reads it."""
     made = re.findall(r"(?m)^mkdir .* (\w+)$", (ROOT / "deploy/container/make-secrets.sh").read_text())
     assert made == ["secrets"] and "secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     everything, *exceptions = (ROOT / ".dockerignore").read_text().splitlines()
@@ -94,7 +94,7 @@ def test_compose_finds_every_secret_that_the_script_makes(tmp_path: Path) -> Non
 
 
 def test_the_command_of_the_container_takes_settings_from_the_mounted_secret(tmp_path: Path) -> None:
-    """With the paths of this machine, and a command that shows its surroundings."""
+    """Uses paths of this machine, and a command that prints its environment."""
     script = (ROOT / "deploy/container/petstore.sh").read_text()
     script = script.replace("/run/secrets", str(tmp_path)).replace("/opt/petstore/.venv/bin/petstore", "env")
     plain = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)

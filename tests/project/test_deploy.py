@@ -1,4 +1,4 @@
-"""The files in deploy/: systemd checks the units, their command lines run, and a real nginx serves the site."""
+"""The files in deploy/. systemd checks the units, their command lines work, and a real nginx serves the site."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ STOPS_WITHIN = 5.0
 
 
 def installed(tmp_path: Path) -> list[Path]:
-    """The units with the paths of this machine."""
+    """Returns the units with paths of this machine."""
     for name in UNITS:
         (tmp_path / name).write_text(
             (DEPLOY / name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE))
@@ -73,13 +73,13 @@ def test_systemd_rates_the_units_as_little_exposed(tmp_path: Path, unit: str) ->
 
 @pytest.mark.parametrize("unit", ["petstore.service", "petstore-node.service", "petstore-console.service"])
 def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
-    """ProcSubset=pid would hide it, and then the gate could not recognise a power cut."""
+    """ProcSubset=pid would hide it, and the gate could not detect a power cut."""
     assert recovery.BOOT_ID_FILE.is_relative_to("/proc/sys")
     assert setting(unit, "ProcSubset") in ([], ["all"])
 
 
 def variables(unit: str, **instead: str) -> dict[str, str]:
-    """What the unit sets, with other values for some."""
+    """Returns the variables of a unit, with other values for some of them."""
     env_file = dict(
         line.split("=", 1) for line in (DEPLOY / "petstore.env").read_text().splitlines() if line[:1] == "P"
     )
@@ -150,7 +150,7 @@ def test_the_backup_units_command_makes_a_backup_and_keeps_24(tmp_path: Path) ->
 
 
 def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -> None:
-    """With this user in place of petstore, and other paths."""
+    """Uses this user instead of petstore, and other paths."""
     script = (DEPLOY / "petstore.sh").read_text()
     (tmp_path / "petstore.env").write_text("PETSTORE_PUBLIC_URL='nonsense & more'\n")
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
@@ -199,7 +199,7 @@ def test_links_behind_nginx_have_the_public_address(proxied: tuple[Server, Nginx
     tagged = outside.get("/v1/pets", headers={**key.headers, "If-None-Match": listed.headers["etag"]})
     assert (listed.status_code, tagged.status_code) == (200, 304)
     assert len(listed.headers.get_list("x-ratelimit-limit")) == 1
-    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # the path as it was sent
+    assert outside.get("//v1/pets", headers=key.headers).status_code == 404  # the path is not normalised
 
 
 def test_nginx_keeps_its_connections_to_the_service_open(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
@@ -237,10 +237,10 @@ def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
 
 def test_metrics_are_404_behind_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
-    origin = str(outside.base_url).rstrip("/")  # said in full: in "//metrics" alone, metrics would be a host
+    origin = str(outside.base_url).rstrip("/")  # a complete URL, because in "//metrics", metrics would be a host
     for path in ("/metrics", "/metrics?x", "/%6detrics", "//metrics", "/./metrics", "/v1/../metrics"):
         assert outside.get(origin + path).status_code == 404, path
-    # Nor through a proxy that was set up without this file.
+    # Metrics are not available through a proxy without this configuration either.
     head = {"Host": "127.0.0.1", "X-Forwarded-For": "203.0.113.9"}
     assert httpx.get(server.origin + "/metrics", headers=head, verify=False).status_code == 404
     assert httpx.get(server.origin + "/metrics", verify=False).status_code == 200
@@ -280,7 +280,7 @@ TWO_HOSTS = ("--trusted-proxy", "127.0.0.1", "--public-url", "https://api.exampl
 
 
 def assert_staging_has_two_addresses(server: Server, port: int) -> None:
-    """At the host of its own and below the host of live, behind a proxy that has both names."""
+    """Asserts that staging is at its own host and at a path of the live host, behind a proxy with both names."""
     live, staging = server.key(), server.key(environment="staging")
     with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, timeout=15) as client:
         host = {"Host": "staging.example.com"}

@@ -1,4 +1,4 @@
-"""The files in deploy/ for a cluster: HAProxy before nodes, and the unit of a node."""
+"""The files in deploy/ for a cluster: HAProxy in front of nodes, and the unit of a node."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ from tests.project.test_deploy import TWO_HOSTS, assert_staging_has_two_addresse
 
 
 def node_of(nodes: list[Node], request_id: str) -> int:
-    """The index of the node whose access log has this request."""
+    """Returns the index of the node whose access log contains this request."""
     return next(index for index, node in enumerate(nodes) if request_id in node.log.read_text())
 
 
@@ -43,12 +43,12 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
         assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
         assert {node_of(nodes, request_id) for _, request_id in answers} == {0, 1, 2}
 
-        # Only the proxy sets the client's address: a client cannot claim another one to escape its limit.
+        # Only the proxy sets the client's address, so a client cannot avoid its limit with another address.
         claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
         assert claims == [401] * 5 + [429] * 2
         assert client.get("/metrics").status_code == 404
         assert "strict-transport-security" in client.get("/healthz").headers
-        # Without TLS there is no answer to a key.
+        # Without TLS, a request with a key gets no response.
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{proxy.port}/v1/pets", headers=key.headers)
 
@@ -73,7 +73,7 @@ def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -
 
 def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
     analyze = program("systemd-analyze")
-    # systemd-analyze wants the unit's program to exist.
+    # systemd-analyze requires that the unit's program exists.
     here = shutil.which("true")
     unit = tmp_path / "petstore-node.service"
     unit.write_text((DEPLOY / unit.name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(here)))
@@ -106,7 +106,7 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit = (DEPLOY / "petstore-node.service").read_text()
-    # An option on this line would win over the file.
+    # An option on this line would override the file.
     assert re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE) == ["serve"]
     own = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", unit, re.MULTILINE))
     assert own["PETSTORE_HOST"] == "0.0.0.0"

@@ -1,4 +1,4 @@
-"""Documents proved: what the code has, the documents have, and what they promise can be found."""
+"""Compares the documents with the code. They document everything in the code, and everything they mention exists."""
 
 import ast
 import json
@@ -40,12 +40,12 @@ def test_no_code_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_request_error_has_a_code_of_the_table() -> None:
-    assert set(REQUEST_ERRORS) == set(STATUS_OF_CODE) - {"malformed_request"}  # what that is for is no request
+    assert set(REQUEST_ERRORS) == set(STATUS_OF_CODE) - {"malformed_request"}  # it is not for valid requests
 
 
 @pytest.mark.parametrize("name", ["settings.md", "metrics.md", "events.md"])
 def test_a_reference_is_that_of_the_code(name: str) -> None:
-    """A new option, metric or event fails here until `make docs` has written it. `make check` looks at all of them."""
+    """Fails for a new option, metric or event until `make docs` has added it. `make check` checks all references."""
     assert (references.REFERENCE / name).read_text() == references.documents()[name], "run: make docs"
 
 
@@ -63,7 +63,7 @@ def test_every_setting_is_an_option_and_documented_with_its_default(setting: str
 
 
 def test_every_log_event_is_in_the_table_and_no_other() -> None:
-    """Events are named where they are logged; those of a part's health are made of its name."""
+    """The code that logs an event has its name. Names of health events contain the name of the part."""
     named = {f"{part} {change}" for part in ("store", "gate") for change in ("down", "back")}
     for file in (ROOT / "src").rglob("*.py"):
         text = file.read_text()
@@ -84,7 +84,7 @@ def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
 
 
 def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
-    """What the handbook tells an operator to type, with other paths and without the last two lines."""
+    """Runs the commands of the drill in the guide, with other paths and without the last two lines."""
     server = Server(tmp_path / "data")
     server.fill(3)
     Commands(server).text("backup", str(tmp_path / "backup.zip"))
@@ -122,7 +122,7 @@ def test_every_sentence_of_the_contract_names_tests_that_exist() -> None:
 
 
 RECIPES = sorted((ROOT / "docs/contributing").glob("*.md"))
-# What the paths and names of a recipe are relative to.
+# The directories to which the paths in a recipe are relative.
 SOURCES = (
     ROOT,
     ROOT / "src/petstore",
@@ -148,7 +148,7 @@ def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
 
 
 def test_every_module_opens_with_one_line() -> None:
-    """As CONTRIBUTING says: an explanation, if there is one, follows after a blank line."""
+    """See CONTRIBUTING. Further explanations follow after a blank line."""
     modules = [*ROOT.glob("src/**/*.py"), *ROOT.glob("client/src/**/*.py")]
     openings = {module: (ast.get_docstring(ast.parse(module.read_text())) or "").split("\n") for module in modules}
     assert len(modules) > 150
@@ -156,15 +156,15 @@ def test_every_module_opens_with_one_line() -> None:
 
 
 def test_every_measurement_is_explained() -> None:
-    """Each program of bench/ that is run by itself, and not a part of another."""
+    """Covers each program in bench/ that runs on its own and is not part of another."""
     explained = (ROOT / "bench/README.md").read_text()
     programs = [file.name for file in (ROOT / "bench").glob("*.py") if "__main__" in file.read_text()]
     assert "race.py" in programs
     assert [name for name in programs if name not in explained] == []
 
 
-RATES = (100, 1_000, 10_000, 100_000)  # requests a second
-BUSY = 0.7  # the part of a core that is used
+RATES = (100, 1_000, 10_000, 100_000)  # requests per second
+BUSY = 0.7  # CPU usage of a core
 DAY = 86_400
 CREATES = 0.1  # of all requests
 WORKER_MAX = 384  # MiB: decision 17

@@ -1,4 +1,4 @@
-"""Every command of the documents works: it is run here or by a test that is named, or cannot be run for a reason."""
+"""Every command in the documents works. A test here or in a listed file runs it, or there is a reason why none does."""
 
 import fnmatch
 import os
@@ -23,7 +23,7 @@ from petstore.gate.redis_script import VERSIONS_RECORD, key_record
 from petstore.plans import Limits
 
 ROOT = Path(__file__).parents[2]
-# Their commands run in another test, all of them, in order.
+# Another test runs all commands of these documents in order.
 RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
 DOCUMENTS = sorted(
     str(file.relative_to(ROOT))
@@ -40,7 +40,7 @@ DOCUMENTS = sorted(
     if not file.name.startswith("CHANGELOG")
 )
 
-# A command, as a regular expression that its beginning matches, and the test that runs it.
+# Regular expressions that match the start of commands, and the tests that run them.
 RUN_BY = {
     r"curl .*(?:\$BASE|\$STAGING)|etag=|export (?:BASE|STAGING)": (
         "tests/web/test_api_document.py::test_every_curl_of_the_document_answers_what_it_shows"
@@ -74,7 +74,7 @@ RUN_BY = {
     r"make prove": "tests/project/test_prove.py",
     r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
 }  # fmt: skip
-# A command that no test runs, and the reason.
+# Commands that no test runs, and the reasons.
 NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
     r"(?:useradd|install|apt|ufw) ": "changes users, packages, the firewall and files of the machine",
@@ -108,7 +108,7 @@ def commands(document: str) -> list[Line]:
 
 
 def blocks(document: str) -> list[str]:
-    """The blocks of commands; those within a list are indented."""
+    """Returns the blocks of commands. Blocks within a list are indented."""
     found = re.findall(r"^ *```console\n(.*?)^ *```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in found]
 
@@ -117,7 +117,7 @@ ALL = [line for document in DOCUMENTS if document not in RUN_WHOLE for line in c
 
 
 def kinds(line: Line) -> list[str]:
-    """What covers a command: a test, or a reason."""
+    """Returns the test that runs a command, or the reason why none does."""
     found = [by for pattern, by in (RUN_BY | NOT_RUN).items() if re.match(pattern, line.command)]
     return found or ["here"] * line.command.startswith("petstore ")
 
@@ -137,14 +137,14 @@ def test_every_reason_and_every_named_test_is_needed_and_exists() -> None:
 
 
 def test_commands_of_every_block_are_found() -> None:
-    """So that a line with another prompt does not go unseen."""
+    """Otherwise, a line with another prompt could be missed."""
     assert len(ALL) > 120
     for document in DOCUMENTS:
         for block in blocks(document):
             assert block[:2] in ("$ ", "# ") or block.startswith("eval "), f"{document}: {block[:60]}"
 
 
-# What is run here: the `petstore` commands of a document, in order, on one data directory, with other paths and ids.
+# The tests below run the `petstore` commands of a document in order, on one data directory, with other paths and ids.
 
 
 class Installation:
@@ -163,9 +163,9 @@ class Installation:
         self.server = Server(folder / "data")
 
     def run(self, command: str) -> None:
-        command = re.sub(r" [<>] \S+", "", command)  # what it reads is given below, and what it prints is read here
+        command = re.sub(r" [<>] \S+", "", command)  # the test passes the input and reads the output
         words = shlex.split(self.with_names_of_this_installation(command), comments=True)[1:]
-        if "--yes" in options_of(words) and "--yes" not in words:  # without a terminal nobody can be asked
+        if "--yes" in options_of(words) and "--yes" not in words:  # without a terminal, there is no prompt
             words.append("--yes")
         if words[:2] == ["keys", "identify"]:
             environment = Processes(self.server).variables
@@ -211,7 +211,7 @@ def test_every_petstore_command_works(document: str, installation: Installation)
 
 
 class Dump:
-    """A dump of a database, made and restored with the commands of the document, word by word."""
+    """A dump of a database, made and restored with exactly the commands of the document."""
 
     def __init__(self, store: str, postgres: Postgres, folder: Path) -> None:
         self.variables = {"STORE": store, "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
@@ -247,7 +247,7 @@ def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: 
 
 
 def pattern_of_records() -> str:
-    """The document's pattern for the records in Redis."""
+    """Returns the document's pattern for the records in Redis."""
     (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/reference/cluster.md").read_text())
     return str(pattern)
 
@@ -257,11 +257,11 @@ def test_the_pattern_for_records_matches_their_names() -> None:
     assert fnmatch.fnmatchcase(VERSIONS_RECORD, pattern_of_records())
 
 
-# Commands within a sentence: every name and every option exists.
+# Commands within sentences have only names and options that exist.
 
 
 def options_of(words: list[str]) -> set[str]:
-    """The options of the command that the words begin with. Fails if there is no such command."""
+    """Returns the options of the command at the start of these words. Fails if there is no such command."""
     command: click.Command = cli
     context = click.Context(cli)
     for word in words:

@@ -1,4 +1,4 @@
-"""The checks of documents in `make check`: the project passes, and each planted fault is found."""
+"""The document checks of `make check`. The project passes, and each planted fault is found."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ MIDDLE = "This sentence is of middle length, and by itself nothing is wrong with
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A project without a fault."""
+    """A project without faults."""
     for name, text in {
         "README.md": "# Title\n\nA short sentence. [The guide](docs/guide.md#two-words) has more.\n",
         "docs/guide.md": "# Guide\n\n## Two words\n\nSee [above](#guide). "

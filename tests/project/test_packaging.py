@@ -1,4 +1,4 @@
-"""What is released and what is installed: archives, lock files, the SBOM, and the check for advisories."""
+"""Releases and installations: archives, lock files, the SBOM, and the check for advisories."""
 
 import email
 import json
@@ -36,7 +36,7 @@ def pyproject(project: Path) -> Any:
 
 
 def locked(name: str) -> dict[str, str]:
-    """The versions of a lock file by the names of their packages."""
+    """Returns the versions in a lock file by package name."""
     return dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^\s;]+)", (ROOT / name).read_text()))
 
 
@@ -45,7 +45,7 @@ def names(requirements: list[Any]) -> set[str]:
 
 
 def tracked(folder: str) -> list[str]:
-    """The files of the repository, those that are not committed yet included."""
+    """Returns the files of the repository, including those that are not committed yet."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in listed.splitlines() if (ROOT / name).is_file()]
@@ -66,7 +66,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
     archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In another folder, with files made in another order, readable by their owner only."""
+    """Builds in another directory, with files that were created in another order and have other permissions."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     for name in reversed(tracked(".")):
         copy = tmp_path / "copy" / name
@@ -187,7 +187,7 @@ def test_what_the_files_name_is_written_with_them(tmp_path: Path) -> None:
     commands.text("deploy-files", str(tmp_path / "new"))
     written = {file.name: file.read_text() for file in (tmp_path / "new").iterdir()}
     for name, text in written.items():
-        if not name.endswith(".md"):  # a document may link to others, which a checkout has
+        if not name.endswith(".md"):  # documents may link to others that are only in a checkout
             assert "docs/" not in re.sub("https?://\\S+|/docs/?\\b", "", text), name
     for named in ("settings.md", "at-3-am.md", "petstore-alerts.yml"):
         assert any(named in text for name, text in written.items() if name != named)
@@ -231,7 +231,7 @@ def test_the_advisory_check_fails_where_it_could_not_look(
     report: Any, optional: bool, code: int, says: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """pip-audit's answer is put in place: its service is not on this machine."""
+    """The test replaces the output of pip-audit, because its service may not be reachable."""
     printed = "" if report is None else json.dumps({"dependencies": report})
     (tmp_path / "pip_audit.py").write_text(f"print({printed!r})")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Every proof of `make prove` in its short form, and every proof once more with a fault that it must find."""
+"""Runs every proof of `make prove` in its short form, and again with a planted fault that it must find."""
 
 import contextlib
 from pathlib import Path

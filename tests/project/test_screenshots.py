@@ -1,4 +1,4 @@
-"""The pictures in docs/images/: screenshots show the console as it is, and their numbers agree."""
+"""The pictures in docs/images/. Screenshots show the current console, and their numbers agree."""
 
 import re
 from collections.abc import Iterator

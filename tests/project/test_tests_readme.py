@@ -1,4 +1,4 @@
-"""tests/README.md: it names the fixtures that exist, and its examples pass as they stand."""
+"""tests/README.md lists the existing fixtures, and its examples pass unchanged."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ TEST_EXAMPLE, PROOF_EXAMPLE = re.findall(r"```python\n(.*?)```", README, re.DOTA
 
 
 def fixtures() -> set[str]:
-    """The fixtures that a conftest.py gives to other files."""
+    """Returns the fixtures that a conftest.py provides for other files."""
     return {
         node.name
         for file in TESTS.rglob("conftest.py")
@@ -46,14 +46,14 @@ def test_examples_of_the_readme_pass(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "13 passed" in done.stdout, done.stdout  # one, two backends, three times three, and the browser
+    assert "13 passed" in done.stdout, done.stdout  # 1, 2 backends, 3 times 3, and the browser
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("plant", [False, True])
 def test_the_proof_of_the_readme_holds_and_finds_its_fault(plant: bool) -> None:
     names: dict[str, object] = {}
-    exec(compile(PROOF_EXAMPLE, "tests/README.md", "exec"), names)  # a document of ours
+    exec(compile(PROOF_EXAMPLE, "tests/README.md", "exec"), names)  # our own document
     prove = names["prove"]
     assert callable(prove)
     if plant:

@@ -1,4 +1,4 @@
-"""Vendored JavaScript and styles: each has its version, its licence and its digests beside it, and matches them."""
+"""Vendored JavaScript and styles. Each has a version, a licence and digests next to it, and matches the digests."""
 
 import hashlib
 import re

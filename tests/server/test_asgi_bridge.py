@@ -1,4 +1,4 @@
-"""An ASGI application on our server: what it hears, and how its responses end."""
+"""An ASGI application on our server: the messages that it receives, and how its responses end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ GET = b"GET /file HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 class Download:
-    """Sends parts without end, or fails after some. Notes what it hears."""
+    """Sends parts endlessly, or fails after some. Records the messages that it receives."""
 
     def __init__(self, parts: int, *, fails: bool) -> None:
         self._parts = parts
@@ -78,7 +78,7 @@ def test_a_client_that_goes_away_ends_the_application(sent_before: int) -> None:
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_response_that_fails_halfway_cuts_the_connection(parts: int) -> None:
-    """A client must not take the next response for the rest of this one."""
+    """A client must not mistake the next response for the rest of this one."""
 
     async def work() -> None:
         app = Download(parts, fails=True)

@@ -1,4 +1,4 @@
-"""Connections of clients that ask too much, take nothing, or send more than they should."""
+"""Connections of clients that send too many requests, do not read responses, or send too much data."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ def closing(message: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def over_a_socket(server: HttpServer) -> AsyncIterator[tuple[Connection, asyncio.StreamReader]]:
-    """A connection, and what its client can read. The client takes little at a time, and closes at the end."""
+    """Opens a connection to a client that reads little at a time. Yields both, and closes them at the end."""
     async with await listen(server) as listening, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
         while not server.connections:
@@ -60,7 +60,7 @@ async def over_a_socket(server: HttpServer) -> AsyncIterator[tuple[Connection, a
 
 
 async def sent(server: HttpServer, data: bytes) -> list[int]:
-    """The statuses that one read of these bytes is answered with, until the connection is closed."""
+    """Returns the statuses of the responses to these bytes, which arrive at once."""
     async with over_a_socket(server) as (connection, reader):
         connection.data_received(data)
         return [response.status for response in split(await reader.read())]
@@ -119,7 +119,7 @@ def test_a_connection_that_is_accepted_during_a_drain_is_waited_for() -> None:
         draining = asyncio.create_task(server.drain(5.0, idle=5.0))
         await asyncio.sleep(0)
         first.connection_lost(None)
-        last, transport = connected(server)  # its handshake has ended now
+        last, transport = connected(server)  # its handshake is complete now
         last.data_received(ALIVE)
         await asyncio.sleep(0.05)
         assert not draining.done()
@@ -151,7 +151,7 @@ def test_a_client_that_takes_no_responses_is_cut_off(behind: bytes) -> None:
         async with over_a_socket(server) as (connection, _):
             connection.data_received(ALIVE * 8 + behind)
             for waited in (0, WRITE_TIMEOUT + 1, 2 * WRITE_TIMEOUT + 2):
-                await asyncio.sleep(0.05)  # until the kernel takes no more
+                await asyncio.sleep(0.05)  # until the kernel accepts no more
                 if connection in server.connections:
                     connection.sweep(server.now + waited)
             await asyncio.sleep(0)
@@ -184,7 +184,7 @@ def test_a_client_that_only_asks_for_more_is_cut_off() -> None:
         server = HttpServer(Large())
         connection, transport = connected(server)
         for second in range(int(WRITE_TIMEOUT) + 3):
-            transport.unsent += 1_000  # of one more response each second, and none is taken
+            transport.unsent += 1_000  # one more response each second, and the client reads none
             connection.write(b"x" * 1_000)
             connection.sweep(server.now + second)
         assert transport.aborted
@@ -232,7 +232,7 @@ def test_all_that_waits_of_a_body_is_counted() -> None:
 
 
 class Reading(Large):
-    """An application that reads the bodies of requests and drops them."""
+    """An application that reads request bodies and discards them."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -263,7 +263,7 @@ def test_a_full_body_is_not_read_on_when_a_response_before_it_is_taken() -> None
         connection, transport = connected(server)
         connection.data_received(ALIVE + upload(300_000) + b"x" * (BUFFER_MAX + 1))
         assert not transport.reading
-        for _ in range(3):  # the client takes parts of the first response
+        for _ in range(3):  # the client reads parts of the first response
             connection.pause_writing()
             connection.resume_writing()
             assert not transport.reading
@@ -305,10 +305,10 @@ def test_the_address_that_holds_most_is_closed_first(tmp_path: Path, monkeypatch
         assert 1 <= closed.count(True) < 9
         for connection, transport in greedy:
             if transport.aborted:
-                connection.data_received(b"x" * 5_000)  # which has arrived already
+                connection.data_received(b"x" * 5_000)  # it has already arrived
                 connection.connection_lost(None)
         assert len(server.connections) == 1 + closed.count(False)
-        others = [connected(server, f"198.51.100.{number}") for number in range(60)]  # idle, from everywhere
+        others = [connected(server, f"198.51.100.{number}") for number in range(60)]  # idle, from many addresses
         assert server.held <= 500_000 and not others[-1][1].aborted
 
     use_app(tmp_path, work)
@@ -500,7 +500,7 @@ def test_a_bug_of_the_application_ends_its_connection(message: bytes, caplog: py
 
 
 def test_nothing_outlives_its_connection(tmp_path: Path) -> None:
-    """Without the garbage collector: memory must not wait for it."""
+    """The garbage collector is disabled, because freeing memory must not depend on it."""
 
     async def work(running: Running) -> None:
         server = HttpServer(running.app)

@@ -1,4 +1,4 @@
-"""The table in docs/reference/limits.md against the constants and the server, and the memory limits in deploy/."""
+"""Compares docs/reference/limits.md with the constants and the server, and checks the memory limits in deploy/."""
 
 import contextlib
 import importlib
@@ -26,7 +26,7 @@ MODULES = (
     "web.admission", "web.client_address", "web.preferences", "web.requests", "console.background", "console.forms",
     "console.pet_files", "console.security", "console.sessions",
 )  # fmt: skip
-# Clients do not notice these: bounds of caches, how often something is counted, the end of a worker, and pages.
+# Clients do not notice these: bounds of caches, intervals of counting, timeouts on shutdown, and page sizes.
 INTERNAL = {
     "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX", "UNCOUNTED_MAX", "DRAIN_TIMEOUT",
     "HANDSHAKES_TIMEOUT", "CACHED_KEYS_MAX", "MARKED_KEYS_MAX", "ADDRESSES_MAX", "COUNTERS_MAX", "JOBS_MAX",
@@ -35,7 +35,7 @@ INTERNAL = {
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Of each limit: the value, the name, and what happens beyond it."""
+    """Returns the value and the name of each limit, and what happens beyond it."""
     table = (ROOT / "docs/reference/limits.md").read_text()
     return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \| ?([^|]*?) ?\|$", table)
 
@@ -72,7 +72,7 @@ def source(module: str) -> str:
 
 
 def beyond(key: Key) -> dict[str, bytes]:
-    """By the name of a limit: a message that is a little beyond it."""
+    """Returns a message that is slightly beyond each limit, by the name of the limit."""
 
     def head(*fields: str, start: str = "GET /v1/pets", host: str = "petstore.test") -> bytes:
         return "\r\n".join([f"{start} HTTP/1.1", f"Host: {host}", *credential, *fields, "", ""]).encode()

@@ -1,4 +1,4 @@
-"""Heads and bodies as the server reads them, wherever their bytes are cut."""
+"""How the server reads heads and bodies, regardless of how the bytes are split."""
 
 import asyncio
 import itertools
@@ -265,7 +265,7 @@ def test_a_head_that_arrives_byte_by_byte_is_bounded_like_any_other(line: bytes,
         began = time.process_time()
         for octet in line + b"x" * HEAD_MAX:
             connection.data_received(bytes([octet]))
-        assert time.process_time() - began < 1.0  # 1.7 s, when each byte lets the whole head be searched
+        assert time.process_time() - began < 1.0  # 1.7 s if the server searched the whole head after each byte
         for _ in range(5):
             await asyncio.sleep(0)
         assert transport.data.startswith(b"HTTP/1.1 " + status)

@@ -1,4 +1,4 @@
-"""Pipelined requests over sockets whose buffers run full in both directions."""
+"""Pipelined requests over sockets whose buffers fill up in both directions."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from petstore.web.replies import Reply
 
 
 class Irregular:
-    """An application that sometimes waits, reads a body in pieces, and answers with its length."""
+    """An application that sometimes waits, reads a body in pieces, and responds with its length."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -40,7 +40,7 @@ class Irregular:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) -> None:
-    """Reading and writing pause all the time."""
+    """Reading and writing are paused frequently."""
     dice = random.Random(seed)
 
     def message(number: int) -> tuple[bytes, str]:
@@ -78,7 +78,7 @@ def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) 
 
 
 def test_of_an_upload_behind_a_slow_download_little_is_taken() -> None:
-    """Writing pauses with each part of a download that is made meanwhile, as an export of the console."""
+    """Writing is paused after each part of a generated download, such as an export of the console."""
     parts, part = 100, b"x" * 256 * 1024
     upload = 32 * 1024 * 1024
     kernel = 64 * 1024  # bytes of each of its buffers
@@ -87,7 +87,7 @@ def test_of_an_upload_behind_a_slow_download_little_is_taken() -> None:
         length = b"%d" % (parts * len(part))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
         for number in range(parts):
-            await asyncio.sleep(0.002)  # the client takes the part before, and writing resumes
+            await asyncio.sleep(0.002)  # the client reads the previous part, and writing resumes
             await send({"type": "http.response.body", "body": part, "more_body": number < parts - 1})
 
     async def work() -> None:

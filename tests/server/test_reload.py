@@ -1,4 +1,4 @@
-"""`SIGHUP` replaces the program, the certificates and what other files have; no request is refused meanwhile."""
+"""`SIGHUP` reloads the program, the certificates and the content of other files without dropping requests."""
 
 import os
 import signal
@@ -145,7 +145,7 @@ def test_a_reload_during_an_outage_of_the_same_backends_is_possible(tmp_path: Pa
 
 
 def failed_reload(server: Served) -> str:
-    """The cause in the log."""
+    """Reloads the service, which must fail. Returns the cause in the log."""
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGHUP)
     assert wait_for(lambda: events(server, "reload failed") == 1, 30), server.log.read_text()
@@ -207,7 +207,7 @@ def test_a_file_that_breaks_after_the_trial_leaves_the_previous_workers(tmp_path
         assert wait_for(lambda: events(server, "reload failed") == 1)
         assert wait_for(lambda: workers(server) == before)
         os.kill(min(before), signal.SIGKILL)  # cannot be replaced before the next reload
-        for _ in range(30):  # the kernel gives the socket of each worker a share of them
+        for _ in range(30):  # the kernel spreads them over the sockets of the workers
             assert httpx.get(server.origin + "/healthz", timeout=READY_WITHIN).status_code == 200
         assert wait_for(lambda: events(server, "worker died") > 2)
         pipe.unlink()
@@ -248,7 +248,7 @@ def test_a_stop_during_a_reload_ends_all_workers(tmp_path: Path) -> None:
 
 
 def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
-    """As with petstore.socket: the service gets a listening socket as descriptor 3."""
+    """As with petstore.socket, the service gets a listening socket as descriptor 3."""
     printed = tmp_path / "out"
     with socket.socket() as listening, printed.open("wb") as output:
         listening.bind(("127.0.0.1", 0))

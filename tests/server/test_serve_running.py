@@ -1,4 +1,4 @@
-"""`petstore serve` while it runs and when it ends: signals, lost processes, and the log."""
+"""`petstore serve` while it is running and on shutdown: signals, killed processes, and the log."""
 
 import contextlib
 import itertools
@@ -19,18 +19,18 @@ from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
 
-STOPS_WITHIN = 15.0  # 5 s are promised; the rest is for a machine that is busy with other tests
-ENDS_WITHIN = 15.0  # a worker looks once a second; the rest as above
+STOPS_WITHIN = 15.0  # the service promises 5 s, and the rest is a margin for a machine that is busy with other tests
+ENDS_WITHIN = 15.0  # a worker checks once a second, and the rest is a margin as above
 
 
 def terminate(own: Served) -> None:
-    """As a service manager does."""
+    """Sends SIGTERM, as a service manager does."""
     assert own.process is not None
     own.process.terminate()
 
 
 def interrupt(own: Served) -> None:
-    """As Ctrl-C on a terminal does: to the whole group."""
+    """Sends SIGINT to the whole process group, as Ctrl-C on a terminal does."""
     assert own.process is not None
     os.killpg(own.process.pid, signal.SIGINT)
 
@@ -58,7 +58,7 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
     key = own.key()
     before = remaining(own, key)
     with socket.create_connection(("127.0.0.1", own.port), timeout=10) as connection:
-        # Another writer holds the store, so that the create is accepted and cannot end yet.
+        # Another writer has locked the store, so the create is accepted but cannot finish yet.
         other = apsw.Connection(str(own.data / "live.db"))
         other.execute("BEGIN IMMEDIATE")
         connection.sendall(request("POST", "/v1/pets", key.headers, b'{"name":"Last","categoryId":1}', close=True))
@@ -77,12 +77,12 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
 
 
 def remaining(own: Served, key: Key) -> int:
-    """What the key has left after this very request."""
+    """Returns the remaining requests of the key after this request."""
     return asking(own.port, 1, key.headers, "/v1/nothing")[0].remaining
 
 
 def worker_of(own: Served) -> int:
-    """The process that answers a request made here, or 0 when none does."""
+    """Returns the process id that answers a request, or 0 if there is no response."""
     with contextlib.suppress(httpx.TransportError):
         answered = httpx.get(own.origin + "/healthz", timeout=10).headers["X-Request-Id"]
         return next(int(entry["pid"]) for entry in own.events if entry.get("id") == answered)
@@ -90,7 +90,7 @@ def worker_of(own: Served) -> int:
 
 
 def workers_of(own: Served) -> set[int]:
-    """The processes that have answered so far, from the access log."""
+    """Returns the processes that have answered so far, according to the access log."""
     return {int(entry["pid"]) for entry in own.events if entry["event"] == "request"}
 
 
@@ -135,7 +135,7 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
 
 
 def converse(own: Served) -> list[str]:
-    """Requests with good and bad keys, in good and bad places; the secrets that were sent."""
+    """Sends requests with valid and invalid keys, in valid and invalid positions. Returns the secrets in them."""
     good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
     own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, ENTRY))
     secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
@@ -155,7 +155,7 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
     converse(own)
     assert own.process is not None
     (worker,) = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children").read_text().split()
-    os.kill(int(worker), signal.SIGKILL)  # of which there is something to say
+    os.kill(int(worker), signal.SIGKILL)  # the log reports this
     assert wait_for(lambda: own.log.read_text().endswith("\n"))
     own.stop()
     assert [entry["event"] for entry in own.events] == ["worker died"]

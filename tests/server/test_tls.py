@@ -1,4 +1,4 @@
-"""Connections over TLS: what a client reads, when it is cut off, and what stays of it."""
+"""Connections over TLS: what a client receives, when it is disconnected, and what remains in memory."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ OVERHEAD = 1024  # bytes that TLS adds to a part
 
 
 class Echo:
-    """Answers with the body, or with a large one."""
+    """An application that responds with the request body, or with a large one."""
 
     async def answer(self, request: RequestMessage) -> Reply:
         body = request.body
@@ -66,7 +66,7 @@ async def listening(server: HttpServer, context: ssl.SSLContext) -> AsyncIterato
 async def connected(
     server: HttpServer, context: ssl.SSLContext
 ) -> AsyncIterator[tuple[Connection, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, and its client, which takes little at a time."""
+    """Opens a connection to a client that reads little at a time. Yields both."""
     async with listening(server, context) as port:
         plain = socket.create_connection(("127.0.0.1", port))
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
@@ -115,7 +115,7 @@ def test_a_client_that_takes_nothing_is_cut_off(context: ssl.SSLContext) -> None
             writer.write(ASKED * 3)
             while not connection.unsent_bytes:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)  # until the kernel takes no more
+            await asyncio.sleep(0.1)  # until the kernel accepts no more
             connection.sweep(server.now + 1)
             connection.sweep(server.now + WRITE_TIMEOUT)
             assert connection in server.connections
@@ -194,7 +194,7 @@ def test_a_handshake_counts_from_its_first_packet(context: ssl.SSLContext) -> No
 
 
 def test_nothing_outlives_its_connection(context: ssl.SSLContext, tmp_path: Path) -> None:
-    """Without the garbage collector: memory must not wait for it."""
+    """The garbage collector is disabled, because freeing memory must not depend on it."""
 
     async def work() -> None:
         server = HttpServer(Echo())
@@ -216,7 +216,7 @@ def test_nothing_outlives_its_connection(context: ssl.SSLContext, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def rsa_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """An RSA key allows key exchanges that others do not."""
+    """Returns a context with an RSA key, which allows key exchanges that other keys do not."""
     made = self_signed(tmp_path_factory.mktemp("rsa"), rsa=True)
     found = tls_context(made.chain, made.key)
     assert found is not None
@@ -227,7 +227,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     """Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
-    for _ in range(5):  # messages to and fro
+    for _ in range(5):  # messages in both directions
         for end in ends:
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()

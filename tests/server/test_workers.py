@@ -1,4 +1,4 @@
-"""Four workers are one service: one quota, one catalogue, one set of keys."""
+"""Four workers act as one service, with one quota, one catalogue and one set of keys."""
 
 import os
 import signal
@@ -37,13 +37,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def worker_of(server: Server, response: httpx.Response) -> int:
-    """The process id of the worker that sent a response."""
+    """Returns the process id of the worker that sent a response."""
     _, port = response.extensions["network_stream"].get_extra_info("client_addr")
     return server.worker_behind(port)
 
 
 def a_connection_to_each_worker(server: Server) -> list[httpx.Client]:
-    """The kernel spreads connections over the workers, so enough of them reach all."""
+    """Opens a connection to each worker. The kernel spreads connections, so enough of them reach all workers."""
     found: dict[int, httpx.Client] = {}
     for _ in range(300):
         client = httpx.Client(timeout=15, verify=False)
@@ -111,7 +111,7 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
     assert Settings().host == "127.0.0.1"
 
 
-# Two workers, and a signal that comes with the fork of the second one.
+# Two workers, and a signal that arrives during the fork of the second one.
 _SUPERVISED = """
 import os, signal, time
 from petstore.server.workers import Supervisor

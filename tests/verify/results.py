@@ -26,7 +26,7 @@ def verified(
     write: bool = True,
     sleep: Callable[[float], None] = refuse_to_wait,
 ) -> Results:
-    """The results by the names of their checks. No check may send more requests than the table says."""
+    """Returns the results by name of the check. No check may send more requests than the table allows."""
     secret = limit_key.secret if limit_key else ""
     session = Session([parse_address(url) for url in urls], key.secret, secret, sleep)
     allowed = {check.name: check.most_requests(len(urls)) for check in CHECKS if "limit key" not in check.needs}
@@ -35,7 +35,7 @@ def verified(
         plan = prepare(session, level, write)
         sent = 0
         for result in run(session, plan):
-            # The search for the end of the list comes before the first check.
+            # The command searches for the end of the list before the first check.
             assert not sent or result.check not in allowed or session.sent - sent <= allowed[result.check], result
             sent = session.sent
             results[result.check] = result

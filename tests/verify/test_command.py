@@ -1,4 +1,4 @@
-"""`petstore verify` as an operator runs it: what it prints, its exit codes, and what it never prints."""
+"""`petstore verify` as an operator runs it: its output, its exit codes, and what it must never print."""
 
 import contextlib
 import json
@@ -157,7 +157,7 @@ def test_too_many_addresses_are_refused(service: Server, live: Key) -> None:
 
 
 def test_a_service_that_repeats_the_key_does_not_get_it_printed(command: Commands) -> None:
-    """A service of another make, whose keys have another form."""
+    """Tests another implementation, whose keys have another format."""
     secret = "another-form-of-key-17"
     body = f'[{{"id":1,"name":"{secret}\x9b31m","categoryId":1}}, 2]'.encode()
     head = (

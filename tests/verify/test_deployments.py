@@ -1,4 +1,4 @@
-"""Nothing is broken: on every backend, with several workers and nodes, and behind the proxies of deploy/."""
+"""No promise is broken on any backend, with several workers and nodes, and behind the proxies in deploy/."""
 
 import json
 from collections.abc import Callable, Sequence

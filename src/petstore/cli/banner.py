@@ -1,4 +1,4 @@
-"""What `petstore serve` prints when it starts: addresses, new keys and useful commands."""
+"""Prints the banner of `petstore serve`, with addresses, new keys and useful commands."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def print_banner(
     addresses: Sequence[Address] = (),
     has_keys: bool = True,
 ) -> None:
-    """`secrets` are those of new keys, which are not shown again. `addresses` are those that systemd listens on."""
+    """Prints the banner. `secrets` belong to new keys and are not shown again. systemd listens on `addresses`."""
     listening = [*addresses] or [(settings.host, settings.port)]
     address = service_address(settings, listening)
     shown = settings.public_base or address.origin

@@ -15,29 +15,29 @@ from petstore.wording import when
 
 @click.group(cls=Group)
 def bans() -> None:
-    """List and lift temporary bans. A key is banned when it goes on sending requests after a 429."""
+    """List and lift temporary bans. A key that keeps sending requests after a 429 is banned."""
 
 
 @bans.command(name="list")
 @on_data("read")
 async def list_(backends: Backends) -> Output:
-    """List the bans in force, with the names and contacts of the keys."""
+    """List current bans, with the names and contacts of the keys."""
     data, rows = [], []
     for ban, key in await bans_with_keys(backends.stores.values(), backends.gate, time.time()):
         name, contact, environment = (key.name, key.contact, key.environment) if key else ("", "", None)
         data.append({**ban._asdict(), "name": name, "contact": contact, "environment": environment})
         rows.append([ban.key_id, environment or "", when(ban.since), when(ban.until), str(ban.times), name, contact])
     columns = ["key", "env", "since", "until", "bans within a day", "name", "contact"]
-    return Output(data, Table(columns, rows, "No key is banned."))
+    return Output(data, Table(columns, rows, "No keys are banned."))
 
 
 @bans.command()
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as bans list shows it.
+    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as shown by bans list.
 
-    Prints when the next request is admitted: the ban does not change what the key has used of its limits.
+    Prints when the next request will be admitted. The key may still be over its limits, which the ban does not reset.
     """
     after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}

@@ -32,7 +32,7 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.
 
-    Takes the options and PETSTORE_… variables of petstore serve, and checks what it would run with them.
+    Takes the options and PETSTORE_… variables of petstore serve, and checks the configuration that they describe.
     The service may be running.
 
     \b
@@ -49,7 +49,7 @@ def check(as_json: bool, **options: Any) -> None:
     if settings.gate is None and not settings.data.is_dir():
         raise no_data(settings)
     if settings.data.is_dir() and not os.access(settings.data, os.R_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: no permission to read it; run this command as the service's user")
+        raise OperatorError(f"--data {settings.data}: permission denied; run this command as the service's user")
     data_dir.check_safe(settings.data)
     faults_of_settings: list[str] = []
     try:

@@ -31,23 +31,23 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
               help="The address of the service, for a link to its reference (default: where it listens).")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For from this proxy; repeatable.")  # fmt: skip
+              help="Trust X-Forwarded-For from this proxy. Repeatable.")  # fmt: skip
 def console(service_url: str | None, **options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 
-    Prints a link for signing in once, within an hour. An operator with a token from petstore operators add can sign in
-    at any time, and appears in the audit log by name.
+    Prints a sign-in link that works once, within an hour. An operator with a token from petstore operators add can sign
+    in at any time, and the audit log then contains the operator's name.
 
     \b
     Examples:
       petstore console
       petstore console --store postgresql://pets@db/pets --gate redis://gate
-      ssh -L 8081:127.0.0.1:8081 server       from your machine; then open the link there
+      ssh -L 8081:127.0.0.1:8081 server       on your machine; then open the link there
 
-    Each option is also a variable: PETSTORE_CONSOLE_PORT, and so on.
+    Each option can also be set with an environment variable, such as PETSTORE_CONSOLE_PORT.
     """
     settings = settings_from(options)
     logs.configure()
@@ -59,14 +59,14 @@ def console(service_url: str | None, **options: Any) -> None:
 
 
 def _check(settings: Settings) -> None:
-    """Raises OperatorError."""
+    """Raises OperatorError if a setting is invalid or insecure."""
     public = settings.public_base
     if public and not (is_base_url(public) and public == "{0.scheme}://{0.netloc}".format(urlsplit(public))):
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, without a path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
-            f"--host {settings.host} is open to other machines. Give --public-url https://… and serve HTTPS with"
-            " --tls-cert and --tls-key or with a proxy, or keep 127.0.0.1 and use ssh -L"
+            f"--host {settings.host} is accessible from other machines. Give --public-url https://… and enable HTTPS"
+            " with --tls-cert and --tls-key or with a proxy, or keep 127.0.0.1 and use ssh -L"
         )
     check_settings(settings)
     check_port(settings.host, settings.port)

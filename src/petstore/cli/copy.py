@@ -61,7 +61,7 @@ def copy(
 ) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Quotas are bans and the requests that each key has used of its limits.
+    Quotas are the bans, and the requests of each key that count towards its limits.
 
     Stop the service first. The target must be empty. The command compares every row after the copy. After an
     interruption, the same command prints how to empty the target.
@@ -91,7 +91,7 @@ def copy(
 
 
 def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
-    """Raises OperatorError."""
+    """Returns the settings of the target. Raises OperatorError."""
     if to_gate is not None:
         check_url("--to-gate", to_gate)
         if not to_gate.startswith(("redis", "valkey")):
@@ -130,7 +130,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # Collect what a killed service could not, as the next start would.
+        # Collect admissions that a killed service did not collect, as the next start would.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:

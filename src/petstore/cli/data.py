@@ -1,4 +1,4 @@
-"""How a command acts: as the user who runs it, on the data that its options choose."""
+"""Runs commands on the data that their options choose, and records the user who runs them."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 
 @contextlib.contextmanager
 def naming_servers(settings: Settings) -> Iterator[None]:
-    """Adds the addresses of the servers to Unavailable: the driver's message often does not name the host."""
+    """Adds the addresses of the servers to Unavailable, because the driver's message often does not name the host."""
     try:
         yield
     except Unavailable as error:
@@ -138,7 +138,7 @@ def no_data(settings: Settings) -> data_dir.NoData:
 
 
 async def _has_schemas(url: str) -> bool:
-    """Also true if the server does not respond. Opening the store then reports why."""
+    """Whether the database has our schemas. Also true if the server does not respond, which the store then reports."""
     try:
         import asyncpg
 
@@ -166,7 +166,7 @@ def refuse_secret(text: str) -> None:
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
     """Returns the key with this id, from either environment. Raises OperatorError."""
     refuse_secret(key_id)
-    # PostgreSQL refuses texts with U+0000 or a lone surrogate, so they are not looked up.
+    # PostgreSQL rejects text with U+0000 or a lone surrogate, so do not look it up.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
             key = await store.keys.get(key_id)

@@ -1,4 +1,4 @@
-"""`petstore deploy-files`: the files for systemd, proxies, Kubernetes and monitoring."""
+"""`petstore deploy-files`: writes files for systemd, proxies, Kubernetes and monitoring."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ def deploy_files(directory: Path, force: bool) -> None:
     command = str(Path(sys.executable).with_name("petstore"))
     with os_errors_of(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    for file in files:  # all of them, before the first is written
+    for file in files:  # check all targets before writing the first file
         check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name

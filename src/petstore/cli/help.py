@@ -36,7 +36,7 @@ def backends(**_: Any) -> None:
     One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
     PostgreSQL and a gate in Redis or Valkey. The directory then has only the files of this machine.
 
-    Each option is also a variable: PETSTORE_DATA, PETSTORE_STORE_FILE, and so on.
+    Each option can also be set with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
 
     \b
     Examples:

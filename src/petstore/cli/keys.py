@@ -45,16 +45,16 @@ _per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metav
 def keys() -> None:
     """Create, list, show, change, rotate and revoke API keys.
 
-    A key's secret is shown once, when it is created; only its hash is stored. A key's id is not secret: keys list shows
-    it. Changes take effect with the next request to a running service.
+    A key's secret is shown only once, when it is created. Only its hash is stored. A key's id is not secret, and
+    keys list shows it. Changes take effect with the next request to a running service.
     """
 
 
 @keys.command()
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
-@click.option("--name", default="", help="A name for operators; clients never see it.")
-@click.option("--contact", default="", metavar="TEXT", help="Whom to write to about this key; clients never see it.")
+@click.option("--name", default="", help="A name for operators. Clients never see it.")
+@click.option("--contact", default="", metavar="TEXT", help="Whom to contact about this key. Clients never see it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
               help="What the key may do; repeatable. [default: read and write]")  # fmt: skip
 @click.option(
@@ -157,7 +157,7 @@ async def list_(
 async def show(backends: Backends, key_id: str) -> Output:
     """Show one key with its state, last errors and history.
 
-    ID is the key's id, as keys list shows it. --json also has the request id of each error.
+    ID is the key's id, as shown by keys list. --json also has the request id of each error.
     """
     return await _one_key(backends, await key_of(backends, key_id))
 
@@ -179,7 +179,7 @@ def identify(as_json: bool, **where: Any) -> None:
         raise OperatorError("there is no secret on standard input")
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        raise OperatorError("this is not a secret of Petstore: its format or its checksum is wrong")
+        raise OperatorError("this is not a Petstore secret: its format or its checksum is wrong")
 
     async def work(backends: Backends) -> Output:
         found = await admin(backends, environment).identify_key(secret)
@@ -202,19 +202,19 @@ def _read_secret() -> str:
 @_key_argument
 @click.option("--plan", type=_plan, help="The new plan, which sets the limits.")
 @click.option("--name", help="The new name.")
-@click.option("--contact", metavar="TEXT", help="The new contact; an empty text removes it.")
+@click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="The new end from now, for example 90d, or never.")  # fmt: skip
+              help="When the key expires, counted from now, for example 90d, or never.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
 async def update(
     backends: Backends, key_id: str, scopes: tuple[Scope, ...], expires: float | None, **values: Any
 ) -> Output:
-    """Change a key. Its secret stays, and what it has used of its limits stays used.
+    """Change a key. Its secret and its counters do not change.
 
-    ID is the key's id, as keys list shows it.
+    ID is the key's id, as shown by keys list.
 
     \b
     Examples:
@@ -242,7 +242,7 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Suspend a key. The service refuses it until it is resumed. ID is the key's id, as keys list shows it."""
+    """Suspend a key. The service refuses it until it is resumed. ID is the key's id, as shown by keys list."""
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
     values = _key_values(key, await _status(backends, key))
     return Output(values, f"{key_id} is suspended. The service refuses it until you resume it.")
@@ -252,7 +252,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 @_key_argument
 @on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
-    """Resume a suspended key. ID is the key's id, as keys list shows it."""
+    """Resume a suspended key. ID is the key's id, as shown by keys list."""
     key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
     status = await _status(backends, key)
     return Output(_key_values(key, status), f"{key_id} is resumed. State: {_state_text(key, status)}.")
@@ -267,7 +267,7 @@ async def resume(backends: Backends, key_id: str) -> Output:
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
     """Give a key a new secret and print it, once. Its id, plan and counters do not change.
 
-    Without --overlap, the old secret stops working immediately. ID is the key's id, as keys list shows it.
+    Without --overlap, the old secret stops working immediately. ID is the key's id, as shown by keys list.
 
     \b
     Example:
@@ -275,7 +275,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     """
     act(where, lambda backends: key_of(backends, key_id))
     if overlap is None:
-        question = "stops working immediately; --overlap 24h keeps it working for a day. Rotate the key?"
+        question = "will stop working immediately. Use --overlap 24h to keep it working for a day. Rotate the key?"
         confirm(f"The old secret of {key_id} {question}", yes)
 
     async def work(backends: Backends) -> Output:
@@ -296,7 +296,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 async def end_overlap(backends: Backends, key_id: str) -> Output:
     """End the overlap of a rotation. The old secret stops working immediately.
 
-    ID is the key's id, as keys list shows it.
+    ID is the key's id, as shown by keys list.
     """
     key = await (await admin_of_key(backends, key_id)).end_old_secret(key_id)
     values = _key_values(key, await _status(backends, key))
@@ -308,7 +308,7 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 @yes_option
 @data_options
 def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Revoke a key permanently. It stops working immediately. ID is the key's id, as keys list shows it.
+    """Revoke a key permanently. It stops working immediately. ID is the key's id, as shown by keys list.
 
     To refuse a key only for a while, use keys suspend.
 
@@ -337,7 +337,7 @@ async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
     """Returns the state, including the end of a ban."""
     if status is None:
-        return f"{key.state(time.time())}, unless it is banned: Redis does not respond"
+        return f"{key.state(time.time())} (bans are not known because Redis does not respond)"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
 
 
@@ -350,7 +350,7 @@ def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
 
 
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
-    """`secret` is the state of the secret that identified the key."""
+    """Returns the output for one key. `secret` is the state of the secret that identified the key."""
     status = await _status(backends, key)
     old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
     history = await admin(backends, key.environment).key_history(key.id)
@@ -382,7 +382,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     columns = ["when", "status", "code", "operation", "path"]
     error_table = Table(columns, refused, "No recent request was refused or failed.")
     return Output(
-        data, fields, "\nLast refusals and errors:\n", error_table, "\nHistory:\n", table,
+        data, fields, "\nRecent refusals and errors:\n", error_table, "\nHistory:\n", table,
         *(older if len(history) > HISTORY_MAX else ()),
     )  # fmt: skip
 

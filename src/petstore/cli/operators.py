@@ -20,15 +20,15 @@ from petstore.wording import when
 def operators() -> None:
     """Add, list and revoke the people who may sign in to the console.
 
-    The audit log names them. An operator's token is shown once, when it is created; only its hash is stored. Changes
-    take effect with the next request to a running console.
+    The audit log contains their names. An operator's token is shown only once, when it is created. Only its hash is
+    stored. Changes take effect with the next request to a running console.
     """
 
 
 @operators.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="operator", show_default=True,
-              help="An operator can change everything, a viewer nothing.")  # fmt: skip
+              help="Operators can change everything. Viewers cannot change anything.")  # fmt: skip
 @data_options
 def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     """Add an operator and print the token for the console, once.
@@ -39,7 +39,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     Example:
       petstore operators add ada
 
-    A lost token cannot be shown again. Revoke the operator, and add the same name again.
+    A lost token cannot be shown again. Revoke the operator, and add one with the same name.
     """
     operator, token = act(where, lambda backends: admin(backends, "live").add_operator(name, role), access="create")
     url = recorded_console(where["data"])
@@ -48,7 +48,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
         f"{operator.name} can sign in to the console at {url} with this token:",
         f"\n  {token}\n\nKeep it safe. It will not be shown again.",
         as_typed("If the console is not running, start it with `petstore console`."),
-        remedy="Revoke this operator, and add the same name again.",
+        remedy="Revoke this operator, and add one with the same name.",
     ).print(as_json)
 
 
@@ -66,6 +66,6 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The token and all sessions end immediately. NAME is as operators list shows it."""
+    """Revoke an operator. The token and all sessions end immediately. NAME is the name shown by operators list."""
     await admin(backends, "live").revoke_operator(name)
-    return Output({"name": name, "revoked": time.time()}, f"{name} is signed out and can no longer sign in.")
+    return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")

@@ -70,7 +70,7 @@ def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> clic
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds. Error messages name the bounds; the help page does not."""
+    """A whole number within bounds. Error messages contain the bounds, but the help page does not."""
 
     name = "n"
 

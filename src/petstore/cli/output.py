@@ -1,4 +1,4 @@
-"""The output of commands: tables and fields for people, JSON for programs, secrets, progress bars."""
+"""Prints the output of commands: tables, fields, JSON, CSV, secrets and progress bars."""
 
 import contextlib
 import csv
@@ -14,13 +14,13 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # columns: no table is narrower than this; a narrower terminal wraps the lines
-CLOSE_WIDTH = 100  # columns: narrower tables have one space between columns instead of two
-ID_MAX = 20  # characters: a longer text in a table is not an id and may be wrapped
+MIN_WIDTH = 80  # in characters. A terminal that is narrower than this wraps the lines of a table
+CLOSE_WIDTH = 100  # in characters. A table that is narrower than this has one space between columns, instead of two
+ID_MAX = 20  # characters. Longer text in a table is not an id and may be wrapped
 
 
 def use_utf8() -> None:
-    """Makes standard output UTF-8, whatever the terminal's encoding, because it is data for programs."""
+    """Makes standard output UTF-8, regardless of the terminal's encoding, because programs read this data."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
@@ -39,7 +39,7 @@ def data_output() -> TextIO:
 
 
 class Table(NamedTuple):
-    """Operators copy ids, so ids in the first column and in the columns named in `whole` are never wrapped."""
+    """A table. Operators copy ids, so ids in the first column and in the columns in `whole` are never wrapped."""
 
     columns: Sequence[str]
     rows: list[list[str]]
@@ -111,7 +111,7 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def printing_secret(remedy: str) -> Iterator[None]:
-    """Surrounds the output of a secret. Raises OperatorError with the remedy if the secret could not be printed."""
+    """A context in which a secret is printed. Raises OperatorError with the remedy if it could not be printed."""
     if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream with this
         raise OperatorError(f"standard output is closed, so the secret is lost. {remedy}")
     try:

@@ -158,7 +158,7 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Raises OperatorError, which names the user, because that is often not the user the operator has in mind."""
+    """Opens a file. If permission is denied, raises OperatorError with the user, who may not be the expected one."""
     try:
         _check_not_device(file.stat(), str(file))  # before opening it, which has side effects on some devices
         return file.open("rb")
@@ -168,12 +168,12 @@ def _opened(file: Path) -> BinaryIO:
         except KeyError:  # a user in a container may have no name
             user = f"uid {os.geteuid()}"
         raise OperatorError(
-            f"{file}: the user {user} has no permission to read it; change its mode, or pipe it in with -"
+            f"{file}: the user {user} has no permission to read it; change its mode, or use - and pipe it in"
         ) from None
 
 
 def _check_not_device(found: os.stat_result, name: str) -> None:
-    """Raises OperatorError."""
+    """Raises OperatorError if the file is a device."""
     if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
         raise OperatorError(f"{name} is a device; import a file or a pipe instead")
 
@@ -250,9 +250,9 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import added, except those that have been changed since.
+    """Remove the animals that an import added, except those that were changed after the import.
 
-    IMPORT is the import's id, as pets imports shows it. After an interruption, run the same command again to resume.
+    IMPORT is the import's id, as shown by pets imports. After an interruption, run the same command again to resume.
     """
     before = act(where, lambda backends: _undoing(backends, import_id))
     if before.imported.state != "undone":
@@ -275,13 +275,13 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        sentences.append(f"{counted(kept, 'animal')} changed since the import and not removed. Ids: {ids}")
+        sentences.append(f"{counted(kept, 'animal')} not removed because of changes after the import. Ids: {ids}")
     Output(data, *sentences).print(as_json)
 
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
-    """Raises OperatorError for an unknown import."""
-    # PostgreSQL refuses texts with U+0000 or a lone surrogate, so they are not looked up.
+    """Finds an import in either environment. Raises OperatorError if it does not exist."""
+    # PostgreSQL rejects text with U+0000 or a lone surrogate, so do not look it up.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:
@@ -294,7 +294,7 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
-    stay = f" {counted(kept, 'animal')} changed since the import will not be removed." if kept else ""
+    stay = f" {counted(kept, 'animal')} changed after the import will not be removed." if kept else ""
     of_import = f"of {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 

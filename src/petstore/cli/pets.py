@@ -101,7 +101,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
 @env_option
 @on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
-    """Show one animal, who added it and when. ID is the animal's id, as pets list shows it."""
+    """Show one animal, who added it and when. ID is the animal's id, as shown by pets list."""
     (pet,) = await _existing(backends, environment, [pet_id])
     origin = (await backends.stores[environment].pets.origins([pet_id])).get(pet_id)
     by = f"{origin.adder.kind} {origin.adder.name}" if origin and origin.adder else "unknown"
@@ -139,7 +139,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
-    """Change the values of an animal. ID is the animal's id, as pets list shows it.
+    """Change the values of an animal. ID is the animal's id, as shown by pets list.
 
     \b
     Example:
@@ -162,7 +162,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
 async def set_status(
     backends: Backends, pet_ids: tuple[int, ...], status: PetStatus, environment: Environment
 ) -> Output:
-    """Change the status of animals. ID… are their ids, as pets list shows them.
+    """Change the status of animals. ID… are their ids, as shown by pets list.
 
     STATUS is available, pending or sold. With --json, the command prints one animal for one id, and otherwise a list.
 
@@ -188,7 +188,7 @@ def remove(
 ) -> None:  # fmt: skip
     """Remove animals, either by their ids or by who added them. pets restore restores them.
 
-    ID… are their ids, as pets list shows them. With --added-by, the command counts the animals and asks for
+    ID… are their ids, as shown by pets list. With --added-by, the command counts the animals and asks for
     confirmation. It does not remove animals that are added in the meantime, or that an operator has changed.
 
     \b
@@ -217,7 +217,7 @@ def remove(
 def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
-    """Raises OperatorError."""
+    """Removes animals by who added them. Raises OperatorError."""
     found = act(where, lambda backends: admin(backends, environment).count_added(query))
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
@@ -226,7 +226,7 @@ def _remove_added(
         raise OperatorError(
             f"no animals to remove {added_in_words(query)}" + (f", apart from {edited}" if kept else "")
         )
-    stay = f" {edited} will not be removed; use --also-edited to remove them too." if kept else ""
+    stay = f" {edited} will not be removed. Use --also-edited to remove them too." if kept else ""
     confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
     query = query._replace(unedited=not also_edited)
 
@@ -250,9 +250,9 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… | REMOVAL is the ids of animals, or the id of a removal, which pets remove prints. If one of several animals
-    cannot be restored, none is. audit --what "remove animal" shows both kinds of ids. Animals that undo-import has
-    removed cannot be restored; import the file again.
+    ID… | REMOVAL is either the ids of animals, or the id of a removal, as printed by pets remove. To find both kinds of
+    ids, use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
+    that undo-import has removed cannot be restored. Import the file again instead.
 
     \b
     Examples:
@@ -270,7 +270,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Raises OperatorError if there are several ids, or one with characters that PostgreSQL refuses."""
+    """Raises OperatorError if there are several ids, or if an id has characters that PostgreSQL rejects."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):

@@ -50,7 +50,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """Makes an option with the default, and for a number the range, of the setting with the same name."""
+    """Makes an option with the default of the setting with the same name. A number also gets the setting's range."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -65,19 +65,19 @@ def _setting(
 @click.option("--public-url", metavar="URL", help="The address that clients use, for absolute links.")
 @click.option("--staging-url", metavar="URL",
               help="The address of staging, if it has its own. Staging is then at /v1 there.")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM): serve HTTPS.")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
-              help="Allow a web origin; repeatable.")  # fmt: skip
+              help="Allow requests from web pages of this origin. Repeatable.")  # fmt: skip
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For from this network; repeatable.")  # fmt: skip
+              help="Trust X-Forwarded-For from this network. Repeatable.")  # fmt: skip
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
-              help="Allow /metrics from this network, not only from this machine; repeatable.")  # fmt: skip
+              help="Allow /metrics from this network, not only from this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send RateLimit and RateLimit-Policy, as in the IETF draft.")
 @_setting("--address-per-minute", "Requests without a valid key per minute and client address.")
 @_setting("--connections-per-address", "Connections per client address and worker.")
-@_setting("--ban-seconds", "Length of a key's first ban. Each further ban is twice as long.")
+@_setting("--ban-seconds", "Length of a key's first ban. Each additional ban is twice as long.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
 @_setting("--ban-strikes", "Refused requests in a row before a ban.",
           show_default="the key's limit per minute, at most 1,000")  # fmt: skip
@@ -100,7 +100,7 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
       petstore serve --host 0.0.0.0 --port 80 --workers 4 --public-url https://api.example.com
       petstore serve --tls-cert fullchain.pem --tls-key key.pem --port 443
 
-    Each option is also a variable: PETSTORE_PORT, PETSTORE_WORKERS, and so on.
+    Each option can also be set with an environment variable, such as PETSTORE_PORT or PETSTORE_WORKERS.
     """
     logs.configure()
     if is_reload():
@@ -159,7 +159,7 @@ def asgi() -> service.AsgiService:
 
 
 def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
-    """Raises OperatorError."""
+    """Returns the service, after the same checks as `serve`. Raises OperatorError."""
     for name in ("demo", "show_first_key"):
         if options.pop(name):
             raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
@@ -182,16 +182,16 @@ def _prepare_data(settings: Settings) -> None:
 
 
 async def _check_stores(settings: Settings) -> None:
-    """Raises OperatorError. An unavailable store is not an error, because it may be back soon."""
+    """Waits for the schema. Raises OperatorError, but not if the store is unavailable, because it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
             await _wait_for_schema(backends)
 
 
 async def _check_reload(settings: Settings) -> None:
-    """Raises OperatorError, including for a new store or gate that does not respond.
+    """Raises OperatorError if a reload would fail, for example because a new store or gate does not respond.
 
-    An outage of the current ones is not an error, because the reload does not change it.
+    An outage of the current store or gate is not an error, because the reload does not make it worse.
     """
     new = service.new_backends(settings)
     with contextlib.suppress(Unavailable):
@@ -267,9 +267,9 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the data of the demo and returns the secrets of its keys. Returns none if the demo already exists.
+    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the demo already exists.
 
-    Raises OperatorError if there is other data, such as that of an interrupted start, and Unavailable.
+    Raises Unavailable, and OperatorError if there is other data, for example after an interrupted start.
     """
     if settings.store is not None:
         raise OperatorError("--demo cannot be combined with --store")

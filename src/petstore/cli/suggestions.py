@@ -38,7 +38,7 @@ def is_given(name: str) -> bool:
 
 
 def _given_options() -> str:
-    """The options that choose the data. A command in another terminal needs them, and does not have our variables."""
+    """Returns the given backend options. Another terminal needs them, because it may not have the same variables."""
     words = []
     for name in BACKEND_OPTIONS:
         if is_given(name) and (value := click.get_current_context().params.get(name)):

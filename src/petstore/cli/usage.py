@@ -59,7 +59,7 @@ async def usage(
 ) -> Output:  # fmt: skip
     """Show the requests of all keys, busiest first, or of one key over time.
 
-    KEY_ID is a key's id, as keys list shows it.
+    KEY_ID is a key's id, as shown by keys list.
 
     \b
     Examples:
@@ -68,11 +68,11 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    Bill "admitted": all requests except those answered 429, counted up to now. A running service adds 429s and errors
-    every five seconds.
+    Base bills on "admitted", which counts all requests until now except those answered with 429. A running service adds
+    429s and errors every five seconds.
 
-    --csv prints a row for every key, even without requests, of both environments unless --env chooses one. The columns
-    of the operations add up to "admitted". "other" counts requests for an unknown path or method.
+    --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is
+    given. The columns of the operations add up to "admitted". "other" counts requests for an unknown path or method.
     """
     if span and month:
         raise click.UsageError("--span cannot be combined with --month.")
@@ -178,13 +178,13 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
 
 
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:
-    """Adds what no service has collected yet. While the gate is down, the command shows the usage without it."""
+    """Adds admissions that the service has not collected yet. Does nothing if the gate is unavailable."""
     with contextlib.suppress(Unavailable):
         await backends.collect_admissions(time.time(), key_ids)
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """Returns one character for each value or group of values. A dot means no requests."""
+    """Returns one character for each value, or for each group of values. A dot means no requests."""
     group = -(-len(values) // SPARKLINE_MAX) or 1
     sums = [sum(values[start : start + group]) for start in range(0, len(values), group)]
     top = max(sums, default=0)

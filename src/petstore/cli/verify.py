@@ -29,7 +29,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--also",
     multiple=True,
     metavar="URL",
-    help="Another address of the same environment, such as a single node; can be repeated.",
+    help="Another address of the same environment, such as a single node. Repeatable.",
 )
 @click.option(
     "--limit-key",
@@ -42,9 +42,9 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     type=click.Choice(LEVELS),
     default="contract",
     show_default=True,
-    help="spec checks only the specification, which any implementation can meet.",
+    help="spec checks only what the specification requires of any implementation.",
 )
-@click.option("--write", is_flag=True, help="Add animals on live too.")
+@click.option("--write", is_flag=True, help="Add animals even on live.")
 @json_option
 def verify(
     url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
@@ -52,13 +52,13 @@ def verify(
     """Check that the deployment at URL keeps the promises of the API, through your proxy.
 
     URL is a base address as clients use it. The command needs no access to the machines. It sends at most 400 requests
-    and takes at most two minutes. On staging it adds animals whose names begin with verify-; on live it only reads
-    unless --write is given. SSL_CERT_FILE names the certificates to trust instead of those of this machine.
+    and takes at most two minutes. On staging, it adds animals whose names begin with verify-. On live, it only reads,
+    unless --write is given. To trust certificates other than those of this machine, set SSL_CERT_FILE.
 
     \b
     Exit code:
       0  nothing is broken
-      1  promises are broken: the lines marked BROKEN name them
+      1  promises are broken, in lines marked BROKEN
       2  the check was not possible
 
     \b

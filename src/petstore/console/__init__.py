@@ -1,1 +1,1 @@
-"""The operator's console: a web application of its own, over the same store and gate as the service."""
+"""The operator console: a separate web application that uses the same store and gate as the service."""

@@ -1,4 +1,4 @@
-"""The console as one ASGI application: its routes."""
+"""The ASGI application of the console, and its routes."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 
-PAGE_TIMEOUT = 10.0  # seconds for a page. An action may take as long as it needs
+PAGE_TIMEOUT = 10.0  # seconds. Applies to pages; actions have no timeout
 
 
 def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
@@ -43,13 +43,13 @@ def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
-_form = partial(_route, "GET", for_viewers=False)  # a page with nothing but a form
+_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form
 
 
 def _page(
     path: str, content: Callable[[ConsoleRequest], Awaitable[dict[str, Any]]], template: str, part: str
 ) -> list[Route]:
-    """A page, and the part of it that htmx loads: figures that are refreshed, or the next rows of a table."""
+    """Returns the routes of a page and of the part that htmx loads: refreshed data, or the next rows of a table."""
 
     async def show(request: ConsoleRequest) -> Response:
         return request.page(template, **await content(request))
@@ -112,7 +112,7 @@ ROUTES = [
 
 
 class Console(NamedTuple):
-    """An open console. `sign_in_url` signs in once."""
+    """An open console. `sign_in_url` contains a token that works once."""
 
     app: ASGIApp
     sign_in_url: str
@@ -122,7 +122,7 @@ class Console(NamedTuple):
 async def open_console(
     settings: Settings, service_url: str, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
-    """The console over open backends."""
+    """Opens the console with backends that are already open."""
     async with Jobs() as jobs:
         state = ConsoleState(stores, gate, clock, settings, service_url, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")

@@ -1,4 +1,4 @@
-"""The audit log: every change by an operator, with filters."""
+"""The audit page, which lists the changes made by operators and can filter them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Work in the background: values that are slow to compute, and jobs that take longer than a request."""
+"""Background work: values that are slow to compute, and jobs that take longer than a request."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ from petstore.observability.logs import event, logger
 
 T = TypeVar("T")
 
-WAIT_TIMEOUT = 0.08  # seconds that a page waits for a new result
-FRESH_SECONDS = 2.0  # a result younger than this is not computed again
-PAUSE_FACTOR = 50  # a computation of one second is followed by a pause of 50, so the store is rarely busy with it
+WAIT_TIMEOUT = 0.08  # how many seconds a page waits for a new result
+FRESH_SECONDS = 2.0  # a result is not recomputed until it is this old
+PAUSE_FACTOR = 50  # a computation that takes 1 s is followed by a pause of 50 s, to limit the load on the store
 JOBS_MAX = 20  # kept in memory, with their files on disk
 RUNNING_MAX = 2
-WAITING_MAX = 10  # each keeps its upload on disk
-ANSWER_TIMEOUT = 600.0  # seconds that a job waits for an operator's answer
+WAITING_MAX = 10  # the upload of each waiting job stays on disk
+ANSWER_TIMEOUT = 600.0  # how many seconds a job waits for an operator's answer
 
 
 class Result(NamedTuple, Generic[T]):
@@ -35,7 +35,7 @@ class Result(NamedTuple, Generic[T]):
 
 
 class BackgroundValue(Generic[T]):
-    """One value. `compute` runs at most once at a time, and for at most a small part of the time."""
+    """A value that is computed in the background. Only one `compute` runs at a time, with long pauses in between."""
 
     def __init__(self, compute: Callable[[], Awaitable[T]], *, wait_timeout: float = WAIT_TIMEOUT) -> None:
         self._compute = compute
@@ -46,9 +46,9 @@ class BackgroundValue(Generic[T]):
         self._due = float("-inf")
 
     async def latest(self, *, first_timeout: float = 0.0) -> Result[T] | None:
-        """The new result if it is ready in time, else the last one. None when nothing was computed yet.
+        """Returns a new result if it is ready in time, and otherwise the last one. Returns None if there is none yet.
 
-        A page that would be wrong without any result waits up to `first_timeout` seconds for the first one.
+        A page that would be wrong without a result can wait up to `first_timeout` seconds for the first one.
         """
         if time.monotonic() >= self._due and self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -59,7 +59,7 @@ class BackgroundValue(Generic[T]):
         return None if self._value is None else Result(self._value, time.monotonic() - self._computed_at)
 
     def invalidate(self) -> None:
-        """The operator changed the data: the next page computes the value again."""
+        """Makes the next page recompute the value, because the operator changed the data."""
         self._due = float("-inf")
 
     async def _run(self) -> None:
@@ -72,21 +72,21 @@ class BackgroundValue(Generic[T]):
             event(logging.WARNING, "background value failed", cause=str(error))
         finally:
             self._task = None
-            if self._due == float("inf"):  # otherwise the value was invalidated while it was computed
+            if self._due == float("inf"):  # otherwise the value was invalidated during the computation
                 took = time.monotonic() - began
                 self._due = time.monotonic() + max(FRESH_SECONDS, PAUSE_FACTOR * took)
 
 
 class Job(msgspec.Struct):
-    """One import, export, undo or restore: `done` of `total` steps, and at the end its result or its errors."""
+    """An import, export, undo or restore. Has completed `done` of `total` steps, and ends with a result or errors."""
 
     environment: Environment
     title: str
     total: int
     file_name: str = ""  # of the download
-    link: str = ""  # the path of the import that it is about
+    link: str = ""  # the path of the related import
     done: int = 0
-    step: str = ""  # what the progress is of, where a job has several
+    step: str = ""  # describes the current step of a job with several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"
     question: str = ""  # while the job is `waiting`
     answered: asyncio.Future[bool] | None = None
@@ -107,14 +107,14 @@ class Job(msgspec.Struct):
         self.step, self.done, self.total = step, 0, total
 
     async def confirm(self, question: str, timeout_seconds: float = ANSWER_TIMEOUT) -> None:
-        """Waits until an operator answers yes. Raises OperatorError for no, and if there is no answer in time."""
+        """Waits until an operator answers yes. Raises OperatorError if the answer is no or does not arrive in time."""
         self.answered = asyncio.get_running_loop().create_future()
         self.state, self.question = "waiting", question
         try:
             async with asyncio.timeout(timeout_seconds):
                 confirmed = await self.answered
         except TimeoutError:
-            raise OperatorError("Nothing was changed: no answer within ten minutes.") from None
+            raise OperatorError("No answer within ten minutes. Nothing was changed.") from None
         finally:
             self.state = "running"
         if not confirmed:
@@ -122,7 +122,7 @@ class Job(msgspec.Struct):
 
 
 class Jobs:
-    """A context manager: its end cancels running jobs, waits for them and deletes their files."""
+    """A context manager for jobs. On exit, cancels running jobs, waits for them and deletes their files."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -139,10 +139,10 @@ class Jobs:
         self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
-        """Runs `work`, which returns the result to show. Raises OperatorError if too many jobs are running."""
+        """Starts `work`, which returns the result to show. Raises OperatorError if too many jobs are running."""
         self._check_running()
         if self._count("waiting") >= WAITING_MAX:
-            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer; answer one of them, or wait")
+            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer. Answer one of them, or wait.")
         ended = [each for each in self._jobs.values() if each.state in ("finished", "failed")]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]
@@ -153,7 +153,7 @@ class Jobs:
         return job
 
     def answer(self, job: Job, confirmed: bool) -> None:
-        """Answers the question of a job, if it still waits. Raises OperatorError if too many jobs are running."""
+        """Answers a job's question if the job is still waiting. Raises OperatorError if too many jobs are running."""
         if job.state != "waiting" or job.answered is None or job.answered.done():
             return
         if confirmed:
@@ -163,7 +163,7 @@ class Jobs:
 
     def _check_running(self) -> None:
         if self._count("running") >= RUNNING_MAX:
-            raise OperatorError("two jobs are running; wait until one has finished")
+            raise OperatorError("Two jobs are already running. Wait until one has finished.")
 
     def _count(self, state: str) -> int:
         return sum(job.state == state for job in self._jobs.values())
@@ -190,7 +190,7 @@ class Jobs:
             job.result = f"The file could not be written: {error.strerror}."
         except Exception:
             logger.exception("internal error", extra={"fields": {"job": job.title}})
-            job.result = "An internal error occurred. The log has the details."
+            job.result = "An internal error occurred. See the log for details."
         finally:
             if job.state == "running":
                 job.state = "failed"

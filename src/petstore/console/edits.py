@@ -1,7 +1,7 @@
 """Forms that edit a key or an animal.
 
-Such a form carries the record that it started from, in the hidden field `base`. It changes only the units in which it
-differs from this record. docs/decisions/0023 says why.
+The hidden field `base` contains the record as it was when the form was loaded. Submitting the form changes only the
+units that differ from this record. See docs/decisions/0023 for the reasons.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ C = TypeVar("C", bound=msgspec.Struct)  # its changes
 
 
 def base_of(form: Form, kind: type[R]) -> R | None:
-    """Returns the record that the form started from, if it has one. Raises HTTPException."""
+    """Returns the record as it was when the form was loaded, if the form contains it. Raises HTTPException."""
     text = form.text("base")
     try:
         return msgspec.json.decode(text, type=kind) if text else None
@@ -29,15 +29,15 @@ def base_of(form: Form, kind: type[R]) -> R | None:
 def changes_in(
     form: Form, base: R | None, units: Sequence[Unit], form_of: Callable[[R], Form], parse: Callable[[Form], C]
 ) -> C:
-    """Returns what the operator changed in the form. Raises what `parse` raises.
+    """Returns the changes that the operator made in the form. Raises the errors of `parse`.
 
-    After a conflict, the operator may choose to keep the saved values of units. The field `keep` names these.
+    After a conflict, the operator can choose to keep the saved values of some units. The field `keep` names them.
     """
     wanted = parse(form)
     if base is None:
         return wanted
     kept = form.text("keep").split()
-    # Parsed like the form itself: a name with a trailing space, for example, has not been changed.
+    # Parse the base like the form itself, so that the form does not change a saved name with a trailing space.
     return without_unchanged(wanted, parse(form_of(base)), [unit for unit in units if unit[0] not in kept])
 
 
@@ -46,7 +46,7 @@ def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
-    """Returns what the templates of these forms use. `form` is what was sent, if it failed with an error."""
+    """Returns the template context of these forms. `form` is the submitted form, if it failed with an error."""
     if isinstance(error, Conflict):
         conflicts = [
             (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))

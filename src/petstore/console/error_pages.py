@@ -1,4 +1,4 @@
-"""The error pages: within the frame of the console for an operator who is signed in, else without it."""
+"""Error pages. Operators who are signed in also see the console's banner and navigation."""
 
 import logging
 import secrets
@@ -23,11 +23,11 @@ from petstore.wording import when
 def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {
-        403: "Your role is viewer: you can see everything and change nothing.",
-        404: "There is nothing at this address. It may have been removed, or belong to the other environment.",
+        403: "Your role is viewer. You can see everything, but you cannot change anything.",
+        404: "Nothing was found at this address. It may have been removed, or belong to the other environment.",
         405: "This address does not support that method.",
         408: "The form did not arrive in time.",
-        413: f"The form or the file is too large: the maximum of a file is {UPLOAD_MAX // 2**20:,} MiB.",
+        413: f"The form or the file is too large. The maximum file size is {UPLOAD_MAX // 2**20:,} MiB.",
     }.get(error.status_code, "The request is not valid.")
     response = error_page(request, error.status_code, text)
     response.headers.update(error.headers or {})
@@ -43,8 +43,8 @@ def unavailable(request: Request, error: Exception) -> Response:
     text = failed_change(error)
     if reads:
         since = f"since {when(state.unavailable_since)} or earlier"
-        fault = f"The store or the gate has not responded {since}. petstore check names the fault; the log has it too."
-        text = f"{FULL if isinstance(error, DiskFull) else fault} This page retries by itself."
+        fault = f"The store or the gate has not responded {since}. Run petstore check, or see the log, for the cause."
+        text = f"{FULL if isinstance(error, DiskFull) else fault} This page retries automatically."
     response = error_page(request, 503, text)
     if reads:
         response.headers["refresh"] = "5"
@@ -55,7 +55,7 @@ def unavailable(request: Request, error: Exception) -> Response:
 def internal_error(request: Request, error: Exception) -> Response:
     number = secrets.token_hex(4)
     logger.error("internal error", exc_info=error, extra={"fields": {"number": number, "path": request.url.path}})
-    return error_page(request, 500, f"An internal error occurred. The log has it under the number {number}.")
+    return error_page(request, 500, f"An internal error occurred. It was logged as {number}.")
 
 
 def error_page(request: Request, status: int, text: str) -> Response:

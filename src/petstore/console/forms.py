@@ -1,4 +1,4 @@
-"""Forms: read within a limit of bytes, fields and time, whatever the headers of the request announce."""
+"""Reads forms, and limits their bytes, fields and time regardless of what the request headers claim."""
 
 import asyncio
 import logging
@@ -13,17 +13,18 @@ from starlette.types import Message, Receive
 
 FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
-FIELDS_MAX = 2_000  # more than the animals that may be changed at once
+FIELDS_MAX = 2_000  # more than the number of animals that can be changed at once
 UPLOAD_FIELDS_MAX = 10
 CONTENT_TYPE_MAX = 256  # characters
 CLOSE = {"connection": "close"}  # the rest of the body is not read
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE).search
 
-logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each malformed form, which is a 400
+# It logs a warning for each malformed form, which is only a client error.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Form:
-    """The values of a form. A page that reports an error shows them again."""
+    """The values of a form. If there is an error, the page shows them again."""
 
     def __init__(self, data: FormData | Sequence[tuple[str, str]] = ()) -> None:
         self._data = data if isinstance(data, FormData) else FormData(list(data))
@@ -43,7 +44,7 @@ class Form:
 async def read_form(
     request: Request, *, max_bytes: int = FORM_MAX, max_files: int = 0, seconds: float | None = FORM_TIMEOUT
 ) -> Form:
-    """Raises HTTPException: 400 for a form that is not valid or broke off, 413 for a large one, 408 for a slow one."""
+    """Raises HTTPException: 400 if the form is invalid or incomplete, 413 if it is too large, 408 if it is too slow."""
     content_type = request.headers.get("content-type", "")
     if len(content_type) > CONTENT_TYPE_MAX:
         raise HTTPException(400, headers=CLOSE)
@@ -66,12 +67,15 @@ async def read_form(
 
 
 def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:
-    """Raises HTTPException. Starlette's parser calls Python for each field, also for the empty ones: 64 KiB of them."""
+    """Returns the names and values in the body. Raises HTTPException.
+
+    Starlette's parser makes a Python call for each field, which is slow for a body with 64 KiB of empty fields.
+    """
     try:
         if content_type and content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
             raise ValueError
         return parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
-    except ValueError:  # another kind of form, too many fields, or bytes that a browser encodes
+    except ValueError:  # another content type, too many fields, or bytes that a browser would have encoded
         raise HTTPException(400, headers=CLOSE) from None
 
 

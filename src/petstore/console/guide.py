@@ -1,4 +1,4 @@
-"""The help page: the guide docs/console.md, which the wheel contains."""
+"""The help page, which shows docs/console.md. The wheel contains a copy of this guide."""
 
 import re
 from functools import cache
@@ -15,7 +15,7 @@ from petstore.console.state import ConsoleState
 
 PACKAGED = Path(__file__).with_name("console.md")
 CHECKOUT = Path(__file__).parents[3] / "docs/console.md"
-TITLE_TOKENS = 3  # the title's start, its text and its end: the page has a heading already
+TITLE_TOKENS = 3  # start, text and end of the title, which is left out because the page already has a heading
 
 
 async def show(request: ConsoleRequest) -> Response:
@@ -23,14 +23,14 @@ async def show(request: ConsoleRequest) -> Response:
 
 
 async def reference(request: Request) -> Response:
-    """The service has the reference of the API."""
+    """Redirects to the API reference, which the service serves."""
     state: ConsoleState = request.scope["console"]
     return RedirectResponse(f"{state.service_url}/docs")
 
 
 @cache
 def _guide() -> Markup:
-    """Returns the guide as HTML, without pictures and links to other documents, which the console does not serve."""
+    """Returns the guide as HTML, without pictures and links to other documents. The console does not serve these."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     text = (PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8")
     tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))[TITLE_TOKENS:]

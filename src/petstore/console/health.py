@@ -1,4 +1,4 @@
-"""The health page: the workers of this node, latency, the store, the gate, the last backup, version and certificate."""
+"""The health page, which shows the workers of this node, latency, backends, backup, version and certificate."""
 
 import asyncio
 import shutil
@@ -14,28 +14,28 @@ from petstore.data_dir import LAST_BACKUP, METRICS
 from petstore.errors import Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
-from petstore.observability.multiprocess import last_sign_of_life, merged
+from petstore.observability.multiprocess import last_heartbeat, merged
 from petstore.settings import Settings
 from petstore.store import Store
 
 CHECK_TIMEOUT = 2.0  # seconds
-SILENT_AFTER = 10.0  # seconds without a sign of life, which a worker gives once a second
+SILENT_AFTER = 10.0  # seconds without a heartbeat, which a worker sends once a second
 HISTORY_SECONDS = 300.0
-DISK_FULL_BYTES = 16 * 1024 * 1024  # with less, neither the gate's file nor SQLite's log can grow to its usual size
+DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much to reach their usual size
 DURATION = "petstore_request_duration_seconds_bucket"
 
-Buckets = dict[float, float]  # the upper bound in seconds → the requests up to it
+Buckets = dict[float, float]  # upper bound in seconds → number of requests up to this bound
 
 
 class Check(NamedTuple):
-    """The response time of a backend. `error` is empty when it responded."""
+    """The response time of a backend. `error` is empty if the backend responded."""
 
     milliseconds: float
     error: str = ""
 
 
 class Latency(NamedTuple):
-    """Response times of a node's workers in milliseconds, each rounded up to a bound of the histogram."""
+    """Response times of a node's workers in milliseconds, rounded up to the next histogram bound."""
 
     requests: int
     p50: float
@@ -43,7 +43,10 @@ class Latency(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What every page shows at its top. `since` is in Unix seconds; None: the service was never started."""
+    """A problem that is shown at the top of every page.
+
+    `since` is in Unix seconds. It is None if the service was never started.
+    """
 
     part: Literal["service", "gate", "disk"]
     since: float | None = None
@@ -60,15 +63,16 @@ class Node:
         self._degraded_since: float | None = None
 
     def troubles(self) -> list[Trouble]:
-        """A full disk, a service that does not run or hangs, and a gate that does not respond.
+        """Returns the current problems: a full disk, a service that hangs or is not running, a gate that is down.
 
-        Where the data are on servers, the service may run on other machines only: it counts once it has run here.
+        If the data is on servers, the service may run only on other machines. In this case, a service that is not
+        running is a problem only if it has run on this machine before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
         if _is_full(free_bytes):
             found.append(Trouble("disk", free_bytes=free_bytes or 0))
-        seen = last_sign_of_life(self._settings.data / METRICS)
+        seen = last_heartbeat(self._settings.data / METRICS)
         if now - seen > SILENT_AFTER if seen is not None else self._settings.store is None:
             found.append(Trouble("service", seen))
         self._degraded_since = (self._degraded_since or now) if self._gate.degraded() else None
@@ -77,14 +81,14 @@ class Node:
         return found
 
     async def content(self) -> dict[str, Any]:
-        """What the health page shows."""
+        """Returns the context of the health page."""
         *stores, gate = await asyncio.gather(
             *(_timed(store.database.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
         )
         if not gate.error and self._gate.degraded():
-            gate = gate._replace(error="Redis does not respond: each node counts for itself")
+            gate = gate._replace(error="Redis does not respond, so each node uses local counters")
         settings = self._settings
-        # In a thread: a disk that hangs must not stop the page that tells of it.
+        # In a thread, so that the health page works even if the disk hangs.
         free_bytes, last_backup = await asyncio.to_thread(_read_disk, settings.data)
         return {
             "version": __version__,
@@ -99,13 +103,13 @@ class Node:
         }
 
     async def _read_workers(self) -> dict[str, Any]:
-        """Of all workers together; `latency` is that of the last minutes, None without a request."""
+        """Returns totals over all workers. `latency` covers the last minutes, and is None if there were no requests."""
         sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS)
         now = time.monotonic()
         while self._history and (
             now - self._history[0][0] > HISTORY_SECONDS or _total(self._history[0][1]) > _total(buckets)
         ):
-            self._history.popleft()  # too old, or of a service that has started again since
+            self._history.popleft()  # too old, or from before a restart of the service
         self._history.append((now, buckets))
         return {
             "running": int(sums["petstore_workers"]),
@@ -117,13 +121,13 @@ class Node:
 
 
 def _read_disk(data: Path) -> tuple[int | None, float | None]:
-    """The free bytes, and the time of the last backup."""
+    """Returns the free bytes and the time of the last backup."""
     backup = data / LAST_BACKUP
     return _free_bytes(data), backup.stat().st_mtime if backup.exists() else None
 
 
 def _free_bytes(data: Path) -> int | None:
-    """None without a data directory: the store and the gate are on servers."""
+    """Returns None if there is no data directory because the store and the gate are on servers."""
     return shutil.disk_usage(data).free if data.is_dir() else None
 
 
@@ -132,7 +136,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """The latency of the requests between two readings of a cumulative histogram."""
+    """Returns the latency of the requests between two readings of a cumulative histogram, or None without requests."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:
@@ -146,7 +150,10 @@ def _total(buckets: Buckets) -> float:
 
 
 def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
-    """The sum of each metric over its labels, and the histogram of response times. Both are empty without a service."""
+    """Returns the sum of each metric over its labels, and the histogram of response times.
+
+    Both are empty if no service is running.
+    """
     sums: dict[str, float] = defaultdict(float)
     buckets: Buckets = defaultdict(float)
     for family in merged(directory).collect():

@@ -1,4 +1,4 @@
-"""Keys: list, create, identify; the page of one key, with its usage, refusals and history; bans."""
+"""Pages that list, create and identify keys, the page of a single key, and the list of bans."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,9 +34,9 @@ from petstore.wording import duration_in_words
 
 PAGE_SIZE = 50
 OVERLAP = "0s"
-EXPIRING = ("7d", "30d", "90d")  # the choices of a filter
+EXPIRING = ("7d", "30d", "90d")  # the options of a filter
 BANS_SHOWN = 100
-BANS_TIMEOUT = 2.0  # seconds: without the bans, a filter by state would find the wrong keys
+BANS_TIMEOUT = 2.0  # seconds. Without the bans, a filter by state would find the wrong keys
 
 
 async def show_new(request: ConsoleRequest) -> Response:
@@ -64,18 +64,19 @@ async def identify_page(request: ConsoleRequest, status: int = 200, error: str =
 
 
 async def identify(request: ConsoleRequest) -> Response:
-    """Show the key of a secret, which is in the body of a POST, never in a URL, and which no page shows again.
+    """Shows the key that a secret belongs to.
 
-    Searches both environments: the prefix of a secret names its own.
+    The secret is sent in the body of a POST and never in a URL, and no page shows it again. The prefix of the secret
+    determines the environment to search, which may be the other one.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        incomplete = "This is not a complete secret of a key: its prefix or its checksum is wrong."
+        incomplete = "This is not a complete API key secret. Its prefix or its checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
     found = await request.state.admin(environment, request.session.actor).identify_key(secret)
     if found is None:
-        return await identify_page(request, 404, f"No key of {environment} has this secret.")
+        return await identify_page(request, 404, f"No key in {environment} has this secret.")
     key, secret_ends = found
     (status,) = await statuses_of(request, [key])
     return request.page("keys/identify.html", error="", key=key, status=status, secret_ends=secret_ends)
@@ -90,7 +91,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     expiring = request.parameter("expiring") if request.parameter("expiring") in EXPIRING else ""
     expires_by = request.now + parse_duration(expiring) if expiring else None
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # the gate has the bans, not the store
+    if state in ("active", "banned"):  # bans are in the gate, not in the store
         bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
         banned = [ban.key_id for ban, _ in bans.value] if bans else []
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
@@ -115,7 +116,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[KeyStatus | None]:
-    """None while the gate does not respond: the page shows the rest."""
+    """Returns None for each key if the gate does not respond. The page then shows the rest without the statuses."""
     with contextlib.suppress(Unavailable):
         if await request.state.gate_responds():
             return [*await statuses(request.state.gate, keys, request.now)]
@@ -123,27 +124,27 @@ async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[K
 
 
 def plan_of(form: Form) -> Plan:
-    """Raises OperatorError."""
+    """Raises OperatorError if the plan is missing or unknown."""
     if form.text("plan") not in PLANS:
         raise OperatorError("Choose a plan.")
     return cast(Plan, form.text("plan"))
 
 
 def scopes_of(form: Form) -> list[Scope]:
-    """Raises OperatorError."""
+    """Raises OperatorError if no scope is selected."""
     scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
     if not scopes:
-        raise OperatorError("Choose at least one scope: a key without a scope can do nothing.")
+        raise OperatorError("Choose at least one scope. A key without scopes cannot do anything.")
     return scopes
 
 
 def enterprise_limits(form: Form) -> Limits | None:
-    """The limits of the form, for an enterprise key. Raises OperatorError."""
+    """Returns the limits in the form, or None if the plan is not enterprise. Raises OperatorError."""
     if form.text("plan") != "enterprise":
         return None
     texts = [form.text(name).strip().replace(",", "") for name in ("per_minute", "per_day")]
     if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
-        raise OperatorError("Limits are whole numbers, per minute and per day.")
+        raise OperatorError("The limits per minute and per day must be whole numbers.")
     return Limits(int(texts[0]), int(texts[1]))
 
 
@@ -151,18 +152,18 @@ def enterprise_limits(form: Form) -> Limits | None:
 
 
 async def refresh(request: ConsoleRequest) -> Response:
-    """The part that the page loads again every few seconds."""
+    """Returns the part that the page reloads every few seconds."""
     return request.part("keys/refresh.html", **await _key_content(request, await request.key()), refreshed=True)
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """The next entries of the history."""
+    """Returns the next entries of the history."""
     subject = _subject(await request.key())
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Change name, contact, plan, scopes, expiry and limits. An empty expiry stays as it is."""
+    """Changes name, contact, plan, scopes, expiry and limits. If the expiry is empty, it does not change."""
     form = await request.form()
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
@@ -170,7 +171,7 @@ async def change(request: ConsoleRequest) -> Response:
         await request.admin.update_key(key_id, changes, base)
     except (OperatorError, Unavailable) as error:
         return await show(request, form, error=error)
-    done = "The key was changed. The change holds from the next request on."
+    done = "The key was changed. The change takes effect with the next request."
     request.flash(done_message(form, changes, done))
     return request.redirect(f"/keys/{key_id}")
 
@@ -194,12 +195,10 @@ def _action(action: Callable[[Admin, str], Awaitable[ApiKey]], done: str) -> Han
     return act
 
 
-suspend = _action(
-    Admin.suspend_key, "The key is suspended. The service refuses it from the next request on, until it is resumed."
-)
+suspend = _action(Admin.suspend_key, "The key is suspended. The service refuses its requests until you resume it.")
 end_old_secret = _action(Admin.end_old_secret, "The old secret no longer works.")
 resume = _action(Admin.resume_key, "The key is no longer suspended.")
-revoke = _action(Admin.revoke_key, "The key is revoked. The service refuses it from the next request on.")
+revoke = _action(Admin.revoke_key, "The key is revoked. The service now refuses its requests.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
@@ -209,14 +208,15 @@ async def confirm_revoke(request: ConsoleRequest) -> Response:
 async def show(
     request: ConsoleRequest, form: Form | None = None, overlap: str = "", error: Exception | None = None
 ) -> Response:
-    """`form` and `overlap` are the values of a change or a rotation that failed; its panel is open."""
+    """Shows a key. After a failed change or rotation, `form` or `overlap` has its values, and its panel is open."""
     key = await request.key()
     subject = _subject(key)
     status, message = describe(error)
     shown = form or _form_of(key)
     if form and isinstance(error, Conflict):
         shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
-    secrets = request.session.new_secrets if request.http.method != "HEAD" else {}  # HEAD shows nothing to the operator
+    # The operator does not see the response to a HEAD request, so the secret must be kept for the next GET.
+    secrets = request.session.new_secrets if request.http.method != "HEAD" else {}
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),
         old_secret_until=await request.store.keys.old_secret_until(key.id, request.now),
@@ -239,7 +239,7 @@ def _form_of(key: ApiKey, expires: str = "") -> Form:
 
 
 def _changes_of(form: Form, now: float) -> KeyChanges:
-    """Raises OperatorError."""
+    """Raises OperatorError if a value is invalid."""
     limits, expires = enterprise_limits(form), form.text("expires").strip()
     changes: dict[str, Any] = {name: form.text(name).strip() for name in ("name", "contact") if form.texts(name)}
     if expires:
@@ -272,7 +272,7 @@ async def lift_ban(request: ConsoleRequest) -> Response:
     key_id = (await request.key()).id
     path = f"/keys/{key_id}" if (await request.form()).text("back") == "key" else "/bans"
     try:
-        request.flash(f"The ban of {key_id} is lifted. {await request.admin.lift_ban(key_id)}")
+        request.flash(f"The ban on {key_id} was lifted. {await request.admin.lift_ban(key_id)}")
     except OperatorError as error:
         request.flash(str(error), ok=False)
     request.state.bans[request.environment].invalidate()

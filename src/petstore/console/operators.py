@@ -1,4 +1,4 @@
-"""Operators: list, add, change the role, revoke. They are the same for both environments."""
+"""The page that lists, adds and revokes operators and changes their roles. Both environments share the operators."""
 
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -31,21 +31,25 @@ async def set_role(request: ConsoleRequest) -> Response:
 
 async def revoke(request: ConsoleRequest) -> Response:
     name = (await request.form()).text("name")
-    done = f"{name} is signed out and cannot sign in any more."
+    done = f"{name} was signed out and can no longer sign in."
     return await _change(request, name, lambda: request.live_admin.revoke_operator(name), done)
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
-    """Operators cannot change themselves: one who revokes their own access by mistake could lock out everybody."""
+    """Performs an action on an operator, except on the one who is signed in.
+
+    An operator who revokes their own access by mistake could lock everybody out.
+    """
     if name == request.session.name:
-        text = "You cannot change or revoke yourself. Ask another operator, or use the command line."
+        text = "You cannot change your own role or revoke yourself. Ask another operator, or use the command line."
         request.flash(text, ok=False)
         return request.redirect("/operators")
     return await request.act(action(), done, "/operators")
 
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
-    found = await request.state.stores["live"].operators.all()  # if this fails, the tokens are shown by the next page
+    # Read the operators before taking the tokens. If reading fails, the next page can still show the tokens.
+    found = await request.state.stores["live"].operators.all()
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {
         name.removeprefix("operator "): secrets.pop(name) for name in list(secrets) if name.startswith("operator ")

@@ -1,4 +1,4 @@
-"""What the console says when the store or the gate cannot answer."""
+"""Messages for when the store or the gate does not respond."""
 
 from petstore.errors import DiskFull, Unavailable
 
@@ -6,6 +6,6 @@ FULL = "The disk is full. Free some space."
 
 
 def failed_change(error: Unavailable) -> str:
-    """The response to a commit may be lost, so it is not known whether the change was made."""
+    """Returns the message for a failed change. The change may have been made, as only the response may be missing."""
     cause = FULL if isinstance(error, DiskFull) else "The store did not respond."
     return f"{cause} Check whether the change was made, then try again."

@@ -1,4 +1,4 @@
-"""Files of animals: import and export as background jobs, and the imports, which can be undone."""
+"""Imports and exports animals in background jobs. Lists past imports, which can be undone."""
 
 import contextlib
 import math
@@ -27,8 +27,8 @@ async def start_import(request: ConsoleRequest) -> Response:
     form = await read_form(request.http, max_bytes=UPLOAD_MAX, max_files=1, seconds=None)
     upload = form.file("file")
     if upload is None or not upload.filename:
-        return _refuse(request, "Choose a file first: .jsonl, .csv or .json.", "/animals")
-    # The audit log keeps the name, and PostgreSQL rejects some control characters.
+        return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
+    # The name is stored in the audit log, and PostgreSQL rejects some control characters.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
@@ -37,7 +37,7 @@ async def start_import(request: ConsoleRequest) -> Response:
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
             begun = await request.admin.begin_import(name, checked)
-            while begun.state == "done":  # again if another operator repeats it before this one answers
+            while begun.state == "done":  # ask again if another operator imports the file before this one answers
                 job.link = f"/animals/imports/{begun.id}"
                 await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
                 begun = await request.admin.begin_import(name, checked, repeats=begun.id)
@@ -56,13 +56,13 @@ async def start_import(request: ConsoleRequest) -> Response:
 
 
 async def start_export(request: ConsoleRequest) -> Response:
-    """Export all animals, or those of a search."""
+    """Exports all animals, or those that match a search."""
     form = await request.form()
     chosen = next((each for each in EXPORTED if each == form.text("form")), EXPORTED[0])
     query = query_of(form.text) if form.text("filter") == "shown" else PetQuery()
 
     async def page_after(after: int) -> Page:
-        if query == PetQuery(status=query.status):  # this needs no search
+        if query == PetQuery(status=query.status):  # a filter by status does not need a search
             return await request.store.pets.page(after=after, limit=BATCH, status=query.status)
         while True:  # one step of a search may find nothing
             found = await request.store.pets.search(query, after=after, limit=BATCH)
@@ -82,7 +82,7 @@ async def start_export(request: ConsoleRequest) -> Response:
 
 
 def query_of(text_of: Callable[[str], str]) -> PetQuery:
-    """The animals that a search form, or its address, asks for. A time that is not valid is ignored."""
+    """Returns the query in a search form or in its address. Invalid times are ignored."""
     chosen = text_of("status")
     return PetQuery(
         text=text_of("q").strip(),
@@ -100,14 +100,14 @@ def _time(text: str) -> float | None:
 
 
 def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable[str]], path: str) -> Response:
-    """The page of the job; the page at `path` when too many jobs are running."""
+    """Starts the job and redirects to its page. If too many jobs are running, redirects to `path` with a message."""
     try:
         request.state.jobs.start(job, work)
     except OperatorError as error:
         return _refuse(request, str(error), path)
     response = request.redirect(f"/jobs/{job.id}")
     if request.is_htmx:
-        response.status_code = 201  # a script cannot see a redirect, so console.js follows `location` itself
+        response.status_code = 201  # scripts cannot see redirects, so console.js follows the location header
     return response
 
 
@@ -124,12 +124,12 @@ async def show_job(request: ConsoleRequest) -> Response:
         return request.part("jobs/progress.html", job=job)
     response = request.page("jobs/show.html", job=job)
     if job.state == "running":
-        response.headers["refresh"] = "2"  # for a browser without scripts; htmx asks sooner
+        response.headers["refresh"] = "2"  # for browsers without scripts, as htmx refreshes sooner
     return response
 
 
 async def answer_job(request: ConsoleRequest) -> Response:
-    """The operator's answer to the question of a job."""
+    """Passes the operator's answer to the job that asked."""
     job = _find_job(request)
     try:
         request.state.jobs.answer(job, (await request.form()).text("answer") == "yes")
@@ -139,7 +139,7 @@ async def answer_job(request: ConsoleRequest) -> Response:
 
 
 async def download(request: ConsoleRequest) -> Response:
-    """The file of a finished export."""
+    """Returns the file of a finished export."""
     job = _find_job(request)
     if job.state != "finished" or job.file is None:
         raise HTTPException(404)
@@ -147,7 +147,7 @@ async def download(request: ConsoleRequest) -> Response:
 
 
 def _find_job(request: ConsoleRequest) -> Job:
-    """Raises HTTPException."""
+    """Returns the job in the path. Raises HTTPException."""
     job = request.state.jobs.find(request.http.path_params["job_id"], request.environment)
     if job is None:
         raise HTTPException(404)
@@ -163,7 +163,7 @@ async def imports(request: ConsoleRequest) -> dict[str, Any]:
 
 
 def _before(request: ConsoleRequest) -> tuple[float, str] | None:
-    """The last import of the page before: its time and its id."""
+    """Returns the time and the id of the last import on the previous page."""
     try:
         at = float(request.parameter("at"))
     except ValueError:
@@ -184,9 +184,10 @@ async def undo_import(request: ConsoleRequest) -> Response:
     async def work(job: Job) -> str:
         counts = await request.admin.undo_import(found.id, job.advance)
         request.pets_changed()
-        stayed = f" {counts.kept:,} stayed: changed since the import." if counts.kept else ""
+        were_kept = "was kept because it was" if counts.kept == 1 else "were kept because they were"
+        kept = f" {counts.kept:,} {were_kept} changed after the import." if counts.kept else ""
         removed = f"{counts.removed:,} {'animal was' if counts.removed == 1 else 'animals were'} removed"
-        return f"{removed} from {request.environment}.{stayed}"
+        return f"{removed} from {request.environment}.{kept}"
 
     path = f"/animals/imports/{found.id}"
     job = Job(request.environment, f"Undoing the import of {found.name}", found.added, link=path)
@@ -194,7 +195,7 @@ async def undo_import(request: ConsoleRequest) -> Response:
 
 
 async def _import(request: ConsoleRequest) -> Import:
-    """Raises HTTPException."""
+    """Returns the import in the path. Raises HTTPException."""
     import_id = request.http.path_params["import_id"]
     found = await request.store.imports.get(import_id, request.now) if _is_id(import_id) else None
     if found is None:
@@ -203,5 +204,5 @@ async def _import(request: ConsoleRequest) -> Import:
 
 
 def _is_id(text: str) -> bool:
-    """PostgreSQL rejects a text with other characters."""
+    """Whether the text can be looked up as an id. PostgreSQL rejects some control characters."""
     return text.isascii() and text.isprintable()

@@ -1,4 +1,4 @@
-"""Animals: find, add, change, remove and restore many at once; the page of one animal, with its history."""
+"""Pages that find, add, change, remove and restore animals, and the page of a single animal with its history."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -36,14 +36,14 @@ PAGE_SIZE = 50
 
 
 class Matches(NamedTuple):
-    """How many animals match a search; at least so many, if not `exact`."""
+    """The number of animals that match a search. If not `exact`, this is a lower bound."""
 
     number: int
     exact: bool
 
 
 async def rows(request: ConsoleRequest) -> Response:
-    """The next animals of the table."""
+    """Returns the next rows of the table."""
     return request.loaded_part("pets/rows.html", "/animals", **await _search(request))
 
 
@@ -59,7 +59,10 @@ async def add(request: ConsoleRequest) -> Response:
 
 
 async def change_selected(request: ConsoleRequest) -> Response:
-    """Set the status of the selected animals, or remove them. htmx gets the changed rows, other browsers the page."""
+    """Sets the status of the selected animals, or removes them.
+
+    Responds with the changed rows if htmx sent the request, and with a redirect otherwise.
+    """
     form = await request.form()
     selected = [int(text) for text in form.texts("id") if is_id(text)]
     try:
@@ -74,7 +77,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
 
 
 async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: str) -> Response:
-    """Raises OperatorError."""
+    """Raises OperatorError if the status is invalid or an animal cannot be changed."""
     if not is_status(status):
         raise OperatorError("Choose a status.")
     changed = await request.admin.set_status(selected, status)
@@ -84,17 +87,17 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
 
 
 def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
-    """The message after a removal, with a button that restores the animals."""
+    """Returns the message for a removal, with a button that restores the animals."""
     request.pets_changed()
     removal_id, pets = removed
     if removal_id is None:
-        return FlashMessage("None of these animals exists any more.", ok=False)
+        return FlashMessage("These animals no longer exist.", ok=False)
     text = f"Animal {pets[0].id} was removed." if len(pets) == 1 else f"{len(pets):,} animals were removed."
     return FlashMessage(text, removal=removal_id)
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    """Restore animals by their ids, or all animals of a removal."""
+    """Restores animals by their ids, or all animals of a removal."""
     form = await request.form()
     pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
     removal_id = form.text("removal")
@@ -113,7 +116,7 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """As a job, if the removal has more animals than a request has time for. Raises OperatorError."""
+    """Restores a removal, in a background job if it has too many animals for one request. Raises OperatorError."""
 
     async def work(job: Job) -> str:
         restored = await request.admin.restore_removal(removal_id, job.advance)
@@ -133,8 +136,8 @@ def _restored_text(count: int) -> str:
 
 
 async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
-    """Return the numbers of the entries whose animals are removed now, and what their subject is: id or removal."""
-    # Of several removals of one animal, only the newest can be restored.
+    """Returns the entries whose animals can be restored, as a dict from entry number to "id" or "removal"."""
+    # If an animal was removed several times, only the latest removal can be restored.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
     removals = await request.store.removals.find([subject for subject in newest if not is_id(subject)])
@@ -159,12 +162,15 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
-    """The newest animals first. `hits` counts the rows of the pages before: a search may find none for many pages."""
+    """Returns the context of a search, with the newest animals first.
+
+    `hits` includes the rows of previous pages, because a search may find no animals for many pages.
+    """
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
     hits = request.number("hits") + len(found.pets)
     if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
-        pet = await request.store.pets.get(int(query.text))  # a number may be an id, or a part of a name
+        pet = await request.store.pets.get(int(query.text))  # a number can be an id or part of a name
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
             hits += query.text not in pet.name  # otherwise the search finds it again
@@ -183,7 +189,7 @@ async def _matches(
     request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
     counts: Result[dict[PetStatus, int]] | None,
 ) -> Matches | None:  # fmt: skip
-    """None if nothing was searched for, or if the number is not known."""
+    """Returns None if there is no search, or if the number of matches is not known."""
     if query == PetQuery(status=query.status):
         return Matches(counts.value[query.status], exact=True) if query.status and counts else None
     if not found.more:
@@ -195,7 +201,7 @@ async def _matches(
 
 
 def pet_of(form: Form) -> NewPet:
-    """Raises InvalidBody."""
+    """Returns the animal in a form. Raises InvalidBody."""
     return pet_of_texts({name: form.text(name) for name in IMPORTED})
 
 
@@ -207,7 +213,7 @@ def is_id(text: str) -> bool:
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """The next entries of the history."""
+    """Returns the next entries of the history."""
     subject = _subject(_pet_id(request))
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
@@ -264,7 +270,7 @@ def _form_of(pet: Pet) -> Form:
 
 
 def _changes_of(form: Form) -> PetChanges:
-    """Raises InvalidBody."""
+    """Returns the values of a form as changes. Raises InvalidBody."""
     return PetChanges(**msgspec.structs.asdict(pet_of(form)))
 
 
@@ -273,7 +279,7 @@ def _subject(pet_id: int) -> Subject:
 
 
 def _pet_id(request: ConsoleRequest) -> int:
-    """Raises HTTPException."""
+    """Returns the id in the path. Raises HTTPException."""
     text = request.http.path_params["pet_id"]
     if not is_id(text):
         raise HTTPException(404)

@@ -1,4 +1,4 @@
-"""Rendering: the templates with their filters, and the static files."""
+"""Renders templates and serves static files. Also defines the template filters."""
 
 import datetime
 import hashlib
@@ -24,10 +24,10 @@ MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; chars
 
 SECTIONS = ("overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health")
 
-# The titles of the table of animals, in the order of the cells in pets/row.html, and their CSS classes.
+# The column titles of the table of animals and their CSS classes, in the same order as the cells in pets/row.html.
 PET_TITLES = {"Id": "number", "Name": "", "Category": "number", "Status": ""}
 
-# The names of the classes of responses in plots and tables.
+# The labels of response classes in plots and tables.
 CLASS_NAMES: dict[ResponseClass, str] = {
     "ok": "OK",
     "client_error": "client errors (4xx)",
@@ -39,7 +39,10 @@ CLASS_NAMES: dict[ResponseClass, str] = {
 
 
 def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
-    """A time in UTC. console.js shows it relative to now, or in the zone of the browser; a day stays in UTC."""
+    """Returns a time in UTC.
+
+    console.js replaces it with a relative time or with the browser's local time. A day stays in UTC.
+    """
     if at is None:
         return "never"
     utc = datetime.datetime.fromtimestamp(at, datetime.UTC)
@@ -51,7 +54,7 @@ def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = 
 
 
 def duration(seconds: float) -> str:
-    """A length of time in at most two units: 1 d 3 h."""
+    """Returns a duration in at most two units, such as 1 d 3 h."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     days, hours = divmod(minutes // 60, 24)
     if days:
@@ -62,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 def at_most(milliseconds: float) -> str:
-    """A percentile of response times, as a bound of a histogram."""
+    """Returns a percentile of response times, which is the bound of a histogram bucket, as text."""
     return "more than 10 s" if milliseconds == float("inf") else f"at most {milliseconds:g} ms"
 
 
@@ -91,7 +94,7 @@ class Renderer:
             sections=SECTIONS,
         )
         for name in self._templates.list_templates():
-            self._templates.get_template(name)  # compile at the start, so that no request waits for it
+            self._templates.get_template(name)  # compile on startup, so that no request has to wait
 
     def html(
         self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, /, **context: Any
@@ -101,7 +104,7 @@ class Renderer:
     async def static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._static:
-            return PlainTextResponse("There is no such file.\n", 404)
+            return PlainTextResponse("No such file.\n", 404)
         body, media_type, version = self._static[name]
         # The content of a versioned URL never changes.
         caching = "max-age=31536000, immutable" if request.query_params.get("v") == version else "no-cache"
@@ -112,7 +115,7 @@ class Renderer:
 
 
 def _static_files() -> dict[str, tuple[bytes, str, str]]:
-    """The files by name: content, media type, and a version that is a hash of the content."""
+    """Returns the content, media type and version of each file by name. The version is a hash of the content."""
     found: dict[str, tuple[bytes, str, str]] = {}
     for file in STATIC.rglob("*"):
         if file.suffix in MEDIA_TYPES:

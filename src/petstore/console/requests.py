@@ -1,4 +1,4 @@
-"""A request of a signed-in operator: its parameters, and how to respond to it."""
+"""Reads the parameters of a signed-in operator's request, and creates the response."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
@@ -22,7 +22,7 @@ HISTORY_SIZE = 50
 
 
 class ConsoleRequest:
-    """One request about one environment. Raises HTTPException when the environment does not exist."""
+    """A request to one environment. Raises HTTPException if the environment does not exist."""
 
     def __init__(self, request: Request) -> None:
         self.http = request
@@ -34,7 +34,7 @@ class ConsoleRequest:
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
         self.admin = self.state.admin(self.environment, self.session.actor)
-        self.live_admin = self.state.admin("live", self.session.actor)  # for operators, which only live has
+        self.live_admin = self.state.admin("live", self.session.actor)  # for operators, which are stored only in live
         self.now = self.state.clock()
 
     @property
@@ -43,24 +43,24 @@ class ConsoleRequest:
 
     @property
     def query(self) -> str:
-        """The query string with its question mark, or nothing."""
+        """The query string with its question mark, or an empty string."""
         return f"?{self.http.url.query}" if self.http.url.query else ""
 
     def parameter(self, name: str) -> str:
         return self.http.query_params.get(name, "")
 
     def number(self, name: str) -> int:
-        """A parameter that is a whole number and fits every store; 0 for any other value."""
+        """Returns a parameter that is a whole number and fits into every store. Returns 0 for any other value."""
         text = self.parameter(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
     @property
     def is_htmx(self) -> bool:
-        """Whether htmx asks for a part of a page."""
+        """Whether htmx requests a part of a page."""
         return self.http.headers.get("hx-request") == "true"
 
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
-        """A whole page, with the flash messages."""
+        """Returns a whole page, with the flash messages."""
         self.state.unavailable_since = None
         messages, self.session.messages = self.session.messages, []
         name = self.http.url.path.split("/")[2]
@@ -72,22 +72,25 @@ class ConsoleRequest:
         return self.state.renderer.html(template, status, **shared, **context)
 
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
-        """The part of a page that htmx loads. `first`: the rows of a new search, whose address can be shared."""
+        """Returns the part of a page that htmx loads.
+
+        If `first` is set, the part has the first rows of a new search, and the browser shows the address of the search.
+        """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
             response.headers["hx-replace-url"] = f"/{self.environment}{path}{self.query}"
         return response
 
     def flash(self, text: str, *, ok: bool = True, link: str = "") -> None:
-        """Show a message on the next page."""
+        """Shows a message on the next page."""
         self.session.messages.append(FlashMessage(text, ok, link))
 
     def pets_changed(self) -> None:
-        """The operator changed animals: count them again."""
+        """Counts the animals again, because the operator changed some."""
         self.state.pet_counts[self.environment].invalidate()
 
     async def act(self, action: Awaitable[object], done: str, path: str) -> Response:
-        """Await an action, and show on the page at `path` that it is done, or why it was not possible."""
+        """Performs an action and redirects to `path`, with the message `done` or the reason for the failure."""
         try:
             await action
             self.flash(done)
@@ -96,43 +99,46 @@ class ConsoleRequest:
         return self.redirect(path)
 
     def redirect(self, path: str) -> Response:
-        """To a page of this environment, after a POST."""
+        """Redirects to a page of this environment after a POST."""
         return RedirectResponse(f"/{self.environment}{path}", 303)
 
     async def form(self) -> Form:
-        """Raises HTTPException."""
+        """Reads the form in the body. Raises HTTPException."""
         return await read_form(self.http)
 
     async def key(self) -> ApiKey:
-        """The key of the path. Raises HTTPException and Unavailable."""
+        """Returns the key in the path. Raises HTTPException and Unavailable."""
         key = await self.find_key(self.http.path_params["key_id"])
         if key is None:
             raise HTTPException(404)
         return key
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """Raises Unavailable. A text with other characters than an id has is not looked up: PostgreSQL rejects some."""
+        """Returns the key with this id, if it exists. Raises Unavailable.
+
+        Does not look up ids with control characters, because PostgreSQL rejects some of them.
+        """
         return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
 class Subject(NamedTuple):
-    """An animal or a key whose history in the audit log a page shows."""
+    """An animal or a key. Its page shows its history from the audit log."""
 
     kind: Literal["animal", "key"]
     id: str
     path: str
 
     async def history(self, request: ConsoleRequest) -> FoundEntries:
-        """The entries below the number that the query names, the newest first. Raises Unavailable."""
+        """Returns the entries below the number in the query, newest first. Raises Unavailable."""
         before = request.number("before") or None
         found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
-        # An operator's name may look like an id.
+        # An operator can have the same name as an id.
         return found._replace(entries=[each for each in found.entries if each[1].action in actions])
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """The value of one cookie, or nothing. Starlette would decode all that a client sends."""
+    """Returns the value of one cookie, or an empty string. Starlette would decode all cookies of the request."""
     _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
     return rest.partition(";")[0].strip() if found else ""
 
@@ -141,7 +147,7 @@ Handler = Callable[[ConsoleRequest], Awaitable[Response]]
 
 
 def describe(error: Exception | None) -> tuple[int, str]:
-    """The status and the message of a page whose form was sent, and failed by this error."""
+    """Returns the status and the message of the page that shows a form again after this error."""
     if error is None:
         return 200, ""
     if isinstance(error, Unavailable):
@@ -150,7 +156,7 @@ def describe(error: Exception | None) -> tuple[int, str]:
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:
-    """What every template of a signed-in operator uses."""
+    """Returns the context that all templates for signed-in operators use."""
     return {
         "environment": environment,
         "base": f"/{environment}",

@@ -1,4 +1,4 @@
-"""Checks before every page: host name, origin, session and role. Adds the security headers to every response."""
+"""Checks the host name, origin, session and role of every request. Adds security headers to every response."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -13,8 +13,8 @@ from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
 QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters of a query
-ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # of all POSTs
-# The browser loads the console's own files only: no inline script or style, no frame, no form to another site.
+ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only POSTs
+# Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -30,7 +30,7 @@ HSTS = {"strict-transport-security": "max-age=31536000"}
 
 
 class SecurityMiddleware:
-    """The ASGI application around the pages."""
+    """ASGI middleware around all pages."""
 
     def __init__(self, app: ASGIApp, state: ConsoleState) -> None:
         self._app = app
@@ -57,9 +57,9 @@ class SecurityMiddleware:
         try:
             await (refusal or self._app)(scope, receive, send_with_headers)
         except ClientDisconnect:
-            pass  # no client is left to respond to
+            pass  # the client is gone
         except Exception:
-            # Starlette sends the error page and logs the exception. Then it raises the exception again for the server.
+            # `internal_error` has logged the exception and sent a page. Starlette reraises it for the server.
             if refusal is not None:
                 raise
 
@@ -69,12 +69,12 @@ class SecurityMiddleware:
             return PlainTextResponse("The query is too long.\n", 400)
         path, is_post, origin = request.url.path, request.method == "POST", self._state.origin
         if request.headers.get("host", "").lower() not in origin.allowed_hosts:
-            return PlainTextResponse("The console does not have this host name. See --public-url.\n", 421)
-        # A browser sends Origin with every POST. A page of another site cannot send the console's own.
+            return PlainTextResponse("The console does not accept this host name. See --public-url.\n", 421)
+        # A browser sends Origin with every POST. A page on another site cannot send the console's origin.
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
             return PlainTextResponse("This request does not come from a page of the console.\n", 403)
         request.scope["session"] = None
-        if path.startswith("/static/"):  # holds no data, and an error page needs its styles
+        if path.startswith("/static/"):  # contains no data, and error pages need the styles
             return None
         try:
             cookie = cookie_of(request, origin.cookie_name)

@@ -1,6 +1,6 @@
 """Sessions, the one-time link, and limits for failed sign-ins.
 
-All are in memory: a restart of the console ends every session.
+All of this is in memory, so restarting the console ends all sessions.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from petstore.rate_limits import ADMITTED, SECOND, admit_address
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
-SESSIONS_MAX = 100  # of each operator: no operator can end the sessions of others by signing in
+SESSIONS_MAX = 100  # per operator, so that no operator can end the sessions of others by signing in
 FAILURES_PER_MINUTE = 10
 ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
-PREFIX_LENGTH = 12  # "pets_op_" and four characters more
+PREFIX_LENGTH = 12  # "pets_op_" and four more characters
 
 
 class FlashMessage(msgspec.Struct, frozen=True):
@@ -33,7 +33,10 @@ class FlashMessage(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct):
-    """`name` is the operator's, or None after the link. `operator_created` distinguishes operators of one name."""
+    """A session. `name` is None if it was started with the one-time link.
+
+    `operator_created` distinguishes operators with the same name.
+    """
 
     name: str | None
     operator_created: float
@@ -41,7 +44,7 @@ class Session(msgspec.Struct):
     ends: float
     last_active: float
     messages: list[FlashMessage] = []
-    new_secrets: dict[str, str] = {}  # by key id or "operator NAME"; each is shown once
+    new_secrets: dict[str, str] = {}  # by key id or "operator NAME". Each secret is shown once
 
     @property
     def actor(self) -> str:
@@ -64,18 +67,18 @@ class Sessions:
         return token
 
     def redeem_link(self, token: str) -> bool:
-        """Whether the token is the link's. A redeemed token works no second time."""
+        """Whether the token belongs to a valid link. A token can be redeemed only once."""
         if self._link_digest is None or not secrets.compare_digest(self._link_digest, _digest(token)):
             return False
         self._link_digest = None
         return self._clock() < self._link_ends
 
     def restore_link(self, token: str) -> None:
-        """The sign-in failed after `redeem_link`: make the link work again."""
+        """Makes the link valid again if the sign-in failed after `redeem_link`."""
         self._link_digest = _digest(token)
 
     def begin(self, operator: Operator | None) -> str:
-        """A new session; returns the value of its cookie. The session of the link has the role operator."""
+        """Starts a session and returns the value of its cookie. A session without an operator has the role operator."""
         now = self._clock()
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         owner: tuple[str | None, float, Role] = (None, 0.0, "operator")
@@ -89,7 +92,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """The open session of a cookie. An `automatic` request of a page does not end its idle time."""
+        """Returns the open session of a cookie, or None. `automatic` requests by a page do not reset the idle time."""
         session, now = self._sessions.get(_digest(cookie)), self._clock()
         if session is None or not session.is_open(now):
             return None
@@ -101,14 +104,14 @@ class Sessions:
         self._sessions.pop(_digest(cookie), None)
 
     def end_all_of(self, session: Session) -> int:
-        """End every session of the same operator, this one included. Returns their number."""
+        """Ends all sessions of the same operator, including this one. Returns their number."""
         ended = self._cookies_of(session.name, session.operator_created)
         for cookie in ended:
             del self._sessions[cookie]
         return len(ended)
 
     def _cookies_of(self, name: str | None, created: float) -> list[bytes]:
-        """The oldest session first."""
+        """Returns the cookies of an operator's sessions, oldest first."""
         owner = (name, created)
         return [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
 
@@ -120,8 +123,8 @@ def _digest(token: str) -> bytes:
 class SignInLimits:
     """Counts failures per client address and token prefix.
 
-    A client that guesses cannot lock out an operator, not even one with the same address: their tokens have different
-    prefixes. Guessing with ever new prefixes is hopeless, since a token has 178 random bits.
+    A client that guesses tokens cannot lock out an operator, even from the same address, because their prefixes differ.
+    A client that tries many prefixes has no realistic chance either, because a token has 178 random bits.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -129,7 +132,7 @@ class SignInLimits:
         self._failures: dict[tuple[bytes, str], tuple[int, int]] = {}
 
     def retry_after(self, address: str, token: str) -> int:
-        """Seconds until the client may try such a token again; 0 when it may now."""
+        """Returns the seconds until the client may try a token with this prefix again, or 0 if it may try now."""
         start, used = self._failures.get(_counter(address, token), (0, 0))
         decision = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[2]
         return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
@@ -149,7 +152,7 @@ class SignInLimits:
 class FailureThrottle:
     """Selects the failures to record, so that a client without a token cannot fill the audit log.
 
-    Per minute, at most one for each address and ENTRIES_PER_MINUTE in all. The others are counted.
+    Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total. Counts the others.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -159,7 +162,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """None: do not record this failure. Otherwise the number of failures since the last recorded one."""
+        """Returns the number of unrecorded failures since the last recorded one, or None to not record this failure."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()
@@ -170,7 +173,7 @@ class FailureThrottle:
         return self.take_others()
 
     def take_others(self) -> int:
-        """The number of failures since the last recorded one, which counts from 0 again."""
+        """Returns the number of unrecorded failures since the last recorded one, and resets it to 0."""
         others, self._others = self._others, 0
         return others
 

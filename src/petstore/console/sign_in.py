@@ -1,4 +1,4 @@
-"""Signing in and out: by the one-time link, or with an operator's token."""
+"""Signs operators in, with the one-time link or with a token, and signs them out."""
 
 import contextlib
 import logging
@@ -22,11 +22,14 @@ HOME = "/live/overview"
 
 
 async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:
-    """The session of a cookie with its operator's present role, unless the operator was revoked. Raises Unavailable."""
+    """Returns the session of a cookie with the operator's current role, or None if there is no valid session.
+
+    Ends the session if the operator was revoked. Raises Unavailable.
+    """
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
         operator = await state.stores["live"].operators.get(session.name)
-        # A revoked name may be given to another person: that operator was created later.
+        # After an operator was revoked, a new operator may get the same name. The creation time tells them apart.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
             return None
@@ -37,13 +40,13 @@ async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> 
 def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
-    """`target` is the page that signing in leads to; by default the requested page."""
-    headers = {"hx-refresh": "true"}  # htmx asked for a part of a page: reload the whole page
+    """Returns the sign-in page. `target` is the page to open after the sign-in, by default the requested page."""
+    headers = {"hx-refresh": "true"}  # if htmx requested a part of a page, it reloads the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
-        # A browser sends a strict cookie with our own reload, but not when a link on another site is followed.
+        # A browser does not send a strict cookie when the user follows a link on another site. It does on a reload.
         headers["refresh"] = "0"
     if asks_for_page:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -52,7 +55,7 @@ def sign_in_page(
 
 
 async def sign_in(request: Request) -> Response:
-    """GET with the link's token, or POST with either token."""
+    """Handles a GET with the token of the link, and a POST with that token or an operator's token."""
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
@@ -60,10 +63,10 @@ async def sign_in(request: Request) -> Response:
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
         return respond("Enter a token." if is_post else "")
-    # Whether the user opened this address. Requests that another site's page makes must not count as failures.
+    # Whether the user opened this address. Requests from pages on other sites must not count as failures.
     is_direct = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not is_post and (could_be_token(token) or not is_direct):
-        error = "This link does not sign in from here. Paste it into the address bar, or enter your token."
+        error = "This link cannot sign you in from here. Paste it into the address bar, or enter your token."
         return respond(error)
     peer = request.client.host if request.client else ""
     address = client_address(peer, ",".join(request.headers.getlist("x-forwarded-for")), state.trusted_proxies)
@@ -73,21 +76,22 @@ async def sign_in(request: Request) -> Response:
         valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        cause = f"{FULL} Each sign-in is recorded." if isinstance(error, DiskFull) else "The store does not respond."
+        full = f"{FULL} A sign-in must be recorded in the audit log."
+        cause = full if isinstance(error, DiskFull) else "The store does not respond."
         return respond(f"{cause} Try again in a moment.", 503)
     if not valid:
         state.sign_in_limits.add_failure(address, token)
         await _record_failure(state, address)
-        return respond("This token is not valid, or the link was used before.")
+        return respond("This token is not valid, or the link has already been used.")
     response = RedirectResponse(_local_path(form.text("next")), 303)
     response.set_cookie(value=state.sessions.begin(operator), max_age=SESSION_SECONDS, **state.origin.cookie)
     return response
 
 
 async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
-    """Whether the token is valid, and its operator; the link has none. Raises Unavailable.
+    """Returns whether the token is valid, and its operator, which is None for the link.
 
-    A sign-in that cannot be recorded in the audit log fails.
+    Raises Unavailable, also if the sign-in cannot be recorded in the audit log.
     """
     if could_be_token(token):
         operator = await state.stores["live"].operators.find(digest_of(token))
@@ -109,19 +113,19 @@ async def _record_failure(state: ConsoleState, address: str) -> None:
     others = state.failure_throttle.add(address)
     if others is not None:
         event(logging.WARNING, "sign-in failed", address=address, **({"others": others} if others else {}))
-        with contextlib.suppress(Unavailable):  # the log has it
+        with contextlib.suppress(Unavailable):  # the failure has already been logged
             await state.record(ANONYMOUS_ACTOR, "sign-in failed", address, _others(others))
 
 
 async def record_other_failures(state: ConsoleState) -> None:
-    """At the end of the console: record the failures that have no entry yet."""
+    """On shutdown, records the number of failures that have no audit entry yet."""
     if others := state.failure_throttle.take_others():
         with contextlib.suppress(Unavailable):
             await state.record(ANONYMOUS_ACTOR, "sign-in failed", "", _others(others))
 
 
 def _others(count: int) -> str:
-    return f"and {count:,} more since the entry before" if count else ""
+    return f"and {count:,} more since the previous entry" if count else ""
 
 
 async def sign_out(request: Request) -> Response:
@@ -131,7 +135,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def sign_out_everywhere(request: Request) -> Response:
-    """End all sessions of this operator in this console."""
+    """Ends all sessions of this operator in this console."""
     state, session = request.scope["console"], request.scope["session"]
     count = state.sessions.end_all_of(session)
     return await _signed_out(
@@ -142,7 +146,7 @@ async def sign_out_everywhere(request: Request) -> Response:
 async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
     try:
         await state.record(session.actor, action, session.actor, detail)
-    except Unavailable as error:  # the operator is signed out all the same
+    except Unavailable as error:  # the operator is signed out anyway
         event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
     response.delete_cookie(**state.origin.cookie)
@@ -150,6 +154,6 @@ async def _signed_out(state: ConsoleState, session: Session, action: str, detail
 
 
 def _local_path(target: str) -> str:
-    """The target if it is a path of this console, else the home page: a sign-in must not lead to another site."""
+    """Returns the target if it is a path of this console, and the home page otherwise. Prevents open redirects."""
     is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_local else HOME

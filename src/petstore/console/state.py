@@ -1,4 +1,4 @@
-"""The state of a running console: its address, backends, sessions, jobs, and values computed in the background."""
+"""The state of a running console: its address, backends, sessions, jobs and background values."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,19 +25,19 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 BUSIEST = 8
 DEPRECATED_DAYS = 30
-DEPRECATED_MAX = 10_000  # keys of an operation in the table; the export has all
+DEPRECATED_MAX = 10_000  # keys per operation in the table. The export is not limited to these
 
 
 class ConsoleOrigin:
-    """The address of this console in a browser, and every `Host` and `Origin` that the console accepts."""
+    """The address of this console in a browser, and the values of `Host` and `Origin` that the console accepts."""
 
     def __init__(self, settings: Settings) -> None:
         scheme = "https" if settings.tls_cert else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = settings.public_base or f"{scheme}://{host}:{settings.port}"
         self.secure = self.url.startswith("https://")
-        # Browsers share cookies between ports, hence the port. They refuse a __Host- cookie that is not secure, or that
-        # another host of the same domain sets.
+        # The name contains the port because browsers share cookies between ports. They reject a __Host- cookie that is
+        # not secure or that was set by another host in the same domain.
         self.cookie_name = f"{'__Host-' if self.secure else ''}petstore_console_{settings.port}"
         self.cookie: dict[str, Any] = {
             "key": self.cookie_name, "path": "/", "httponly": True, "samesite": "strict", "secure": self.secure
@@ -48,7 +48,7 @@ class ConsoleOrigin:
 
 
 def _normalized(origin: str) -> str:
-    """As a browser writes an origin: lower case, no path, and no port where it is the default of the scheme."""
+    """Returns an origin as browsers write it: in lower case, without a path and without the default port."""
     parts = urlsplit(origin.lower())
     port = f":{parts.port}" if parts.port not in (None, DEFAULT_PORTS[parts.scheme]) else ""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
@@ -56,7 +56,7 @@ def _normalized(origin: str) -> str:
 
 
 class ConsoleState:
-    """Shared by all requests."""
+    """The state that all requests share."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class ConsoleState:
         }
 
     async def gate_responds(self) -> bool:
-        """Whether the gate itself responds, not its fallback. Raises Unavailable."""
-        await self.gate.keys_version("live")  # any call makes the gate notice that Redis is away
+        """Whether the gate itself responds, as opposed to its fallback. Raises Unavailable."""
+        await self.gate.keys_version("live")  # any call makes the gate notice that Redis is unavailable
         return not self.gate.degraded()
 
     def admin(self, environment: Environment, actor: str) -> Admin:
         return Admin(self.stores[environment], self.gate, actor, self.clock)
 
     async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
-        """Record an action in the audit log of live, which also has the sign-ins. Raises Unavailable."""
+        """Records an action in the audit log of live, which contains all sign-ins. Raises Unavailable."""
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def deprecated_totals(self, environment: Environment, limit: int) -> list[tuple[OperationName, KeyTotal]]:
-        """The keys that called each deprecated operation in the last days, the most calls first. Raises Unavailable."""
+        """Returns the keys that recently called each deprecated operation, by number of calls. Raises Unavailable."""
         since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
         usage = self.stores[environment].usage
         return [
@@ -114,7 +114,7 @@ class ConsoleState:
         ]
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
-        """The bans of one environment's keys, the longest first."""
+        """Returns the banned keys of one environment, with the longest bans first. Raises Unavailable."""
         if not await self.gate_responds():
             raise Unavailable("the gate does not respond")
         bans = await bans_with_keys([store], self.gate, self.clock())

@@ -1,4 +1,4 @@
-"""Usage: the overview, bills, and the keys that still make deprecated calls."""
+"""Pages about usage: the overview, the bills, and the keys that still use deprecated operations."""
 
 import asyncio
 import csv
@@ -57,13 +57,13 @@ async def bills(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def export_bill(request: ConsoleRequest) -> Response:
-    """What `petstore usage --month --csv` prints for this environment."""
+    """Returns the same CSV that `petstore usage --month --csv` prints for this environment."""
     month, _, keys = await _bill(request)
     return _csv([CSV_COLUMNS, *(each.csv_row() for each in keys)], f"bill-{month}-{request.environment}.csv")
 
 
 async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
-    """The month of the query, or else the current one; its last second; and its bill. Raises Unavailable."""
+    """Returns the month in the query, or else the current month, with its end and its bill. Raises Unavailable."""
     month = request.parameter("month")
     try:
         span, end = calendar_month(month)
@@ -81,7 +81,7 @@ def _csv(rows: Iterable[Sequence[object]], name: str) -> Response:
 
 
 async def export_deprecated(request: ConsoleRequest) -> Response:
-    """All callers as CSV."""
+    """Returns all callers of deprecated operations as CSV."""
     rows: list[Sequence[object]] = [["key_id", "name", "plan", "requests", "last_call", "operation"]]
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
@@ -108,6 +108,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """In the order of the totals. Raises Unavailable."""
+    """Returns the keys that the totals belong to, in the same order. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]

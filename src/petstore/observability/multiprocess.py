@@ -95,7 +95,7 @@ class WorkerMetrics:
         self._locks.close()
 
 
-def last_sign_of_life(directory: Path) -> float | None:
+def last_heartbeat(directory: Path) -> float | None:
     """Returns the time of the last heartbeat of any worker in Unix seconds, or None. Workers send one every second."""
     if not is_directory(directory):
         return None

@@ -1,5 +1,5 @@
 // Page behaviour: refresh, local times, dialogs, copying, selection, upload progress.
-// Every page works without scripts too, only slower.
+// Every page also works without scripts.
 "use strict";
 
 (() => {
@@ -8,7 +8,7 @@
   const withZone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
   const units = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]];
-  // The clock of the console counts, not that of the browser.
+  // Use the clock of the console, because the browser's clock may be wrong.
   const clockOffset = 1000 * document.body.dataset.now - Date.now();
 
   function fromNow(at) {
@@ -26,7 +26,7 @@
     }
   }
 
-  // What a refresh of the page reports is over when a later one succeeds.
+  // An error from a refresh is cleared when a later refresh succeeds.
   function showMessage(text, ok, ofRefresh = false) {
     const line = document.createElement("p");
     line.toggleAttribute("data-of-refresh", ofRefresh);
@@ -35,14 +35,14 @@
     document.getElementById("messages").replaceChildren(line);
   }
 
-  // Elements with data-refresh load their content again while the page is visible.
+  // Elements with data-refresh reload their content periodically while the page is visible.
   function startRefresh(element) {
     setInterval(() => {
       if (document.visibilityState === "visible" && !document.querySelector("dialog[open]")) htmx.trigger(element, "refresh");
     }, 1000 * element.dataset.refresh);
   }
 
-  // A swap keeps open details open, and the selected animals that a new search still finds selected.
+  // After a swap, open details stay open, and animals that a new search also finds stay selected.
   let openDetails = [];
   let selectedIds = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -73,7 +73,7 @@
   });
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/plain") && event.detail.xhr.responseText;
-    showMessage(text || "The console could not do that.", false, isRefresh(event));
+    showMessage(text || "The action failed. Reload the page and try again.", false, isRefresh(event));
   });
   document.addEventListener("htmx:sendError", (event) =>
     showMessage("The console does not respond. This page may be out of date.", false, isRefresh(event)));
@@ -101,7 +101,7 @@
     }
   });
 
-  // The button copies the text of the element that it names, or its own.
+  // The button copies the text of the element in data-copy, or its own text.
   async function copyText(button) {
     const source = button.dataset.copy ? document.getElementById(button.dataset.copy) : button;
     let result = "Copied";
@@ -133,13 +133,13 @@
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
-    // An export uses the search as it is now: the table changes without loading the page again.
+    // Export with the current search. The table changes without reloading the page, so the hidden fields may be stale.
     if (event.target.matches("form[data-filtered]")) {
       for (const field of all("input[type=hidden]", event.target)) field.value = document.querySelector(`.filter [name=${field.name}]`).value;
     }
   });
 
-  // A script uploads the file, because a plain form shows no progress. The response names the page of the import.
+  // Upload the file with a script, because a plain form shows no progress. The response contains the import's address.
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-upload]");
     if (!form) return;

@@ -1,5 +1,5 @@
-// Plots: stacked bars of requests by class of response, with the values of the bar under the pointer.
-// The data is in `data-series` of the page, and comes again with every refresh.
+// Draws requests by response class as stacked bars, and shows the values of the bar under the pointer.
+// The data is in the attribute `data-series`, which every refresh of the page replaces.
 "use strict";
 
 (() => {
@@ -12,8 +12,8 @@
   const day = { day: "numeric", month: "short" };
   const minute = { hour: "2-digit", minute: "2-digit" };
 
-  // Each series is the sum of itself and those below it, so that drawing the tallest first stacks them. A bar without
-  // requests is null, because the edges of a bar of the same height would be visible around the one in front.
+  // Each series is the sum of itself and the series below it, so drawing the tallest first makes a stack. A bar without
+  // requests is null, because otherwise its edges would be visible behind the bar of the same height in front of it.
   function stacked(series, classes) {
     const sums = [];
     let below = series.starts.map(() => 0);
@@ -25,7 +25,7 @@
     return [series.starts, ...sums.reverse()];
   }
 
-  // The values of one bar in the legend, or without an index the sums of all bars.
+  // Shows the values of one bar in the legend, or the totals of all bars if there is no index.
   function showValues(id, series, index) {
     const selected = index !== null && index !== undefined;
     for (const cell of document.querySelectorAll(`.legend[data-plot="${id}"] [data-class]`)) {
@@ -45,7 +45,7 @@
     const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const bars = uPlot.paths.bars({ size: [0.92, 100], align: 1 });
     const end = () => plots.get(id).series.starts.at(-1) + plots.get(id).series.seconds;
-    // uPlot finds the nearest start. A bar reaches from its start to the next one, so the start before the pointer counts.
+    // uPlot finds the nearest start of a bar. A bar extends from its start to the next, so use the start before the pointer.
     const barUnderPointer = (u) => {
       const at = u.posToVal(u.cursor.left, "x");
       return Math.max(0, u.data[0].findLastIndex((start) => start <= at));
