@@ -128,7 +128,7 @@ def test_the_memory_limits_of_the_units_have_room_for_all_connections(file: str,
     text = (ROOT / "deploy" / file).read_text()
     found = re.search(limit, text)
     assert found is not None and int(found[1]) * 1024 * MEBIBYTE > workers * (WORKER + MEMORY_MAX)
-    if stated := re.search(r"allows ([\d,]+) connections, or ([\d,]+) with TLS", text):
+    if stated := re.search(r"memory for ([\d,]+) connections, or ([\d,]+) with TLS", text):
         numbers = [int(number.replace(",", "")) for number in stated.groups()]
         assert numbers == [MEMORY_MAX // connection.CONNECTION_COST, MEMORY_MAX // http_server.TLS_COST]
     else:
