@@ -79,7 +79,7 @@ WRONG = [
     ("audit --limit -1", "is not a whole number from 1 to 10,000"),
     ("audit --what dance", "is not one of 'create key'"),
     ("operators revoke nobody", "list the names with `petstore operators list"),
-    ("backup", "Missing argument 'FILE'"),
+    ("backup", "Missing argument 'FILE|DIR'"),
     ("backup nowhere/a.zip", "nowhere: no such directory; create it first"),
     ("restore missing.zip", "missing.zip: No such file or directory"),
     ("restore animals.csv --force", "not a backup of Petstore; nothing was changed"),
