@@ -449,7 +449,7 @@ def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Pa
 
 
 @pytest.mark.on("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")
-def test_running_service_shows_an_import_from_the_next_request_on(server: Server, key: Key, tmp_path: Path) -> None:
+def test_running_service_shows_an_import_with_the_next_request(server: Server, key: Key, tmp_path: Path) -> None:
     path = "/v1/pets?limit=1&status=sold"
     before = asking(server.port, 1, key.headers, path)[0]
     file = tmp_path / "animals.jsonl"

@@ -138,7 +138,7 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert add(petstore, "Next") == [4], "an id is never used again"
 
 
-def test_running_service_obeys_update_and_remove(server: Server, key: Key) -> None:
+def test_update_and_remove_take_effect_in_a_running_service(server: Server, key: Key) -> None:
     petstore = Commands(server)
     with httpx.Client(headers=key.headers, verify=False) as client:
         for _ in range(TRIALS):
@@ -404,7 +404,7 @@ def test_undo_counts_what_it_removes_itself(petstore: Commands, tmp_path: Path) 
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == "2 animals removed from live.\n"
 
 
-def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) -> None:
+def test_undo_says_how_many_animals_were_kept(petstore: Commands, tmp_path: Path) -> None:
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")

@@ -119,7 +119,7 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
         assert node.stop() == 0
 
 
-def test_behind_haproxy_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+def test_behind_haproxy_staging_can_have_a_separate_host(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "own", *TWO_HOSTS) as server, running(HaProxy([server] * 3)) as proxy:
         assert wait_for(lambda: httpx.get(f"https://127.0.0.1:{proxy.port}/readyz", verify=False).status_code == 200)
         assert_staging_has_two_addresses(server, proxy.port)

@@ -72,7 +72,7 @@ RUN_BY = {
         "tests/verify/test_deployments.py::test_nothing_is_broken_across_three_nodes"
     ),
     r"make prove": "tests/project/test_prove.py",
-    r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
+    r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_rewritten",
 }  # fmt: skip
 # Commands that no test runs, and the reasons.
 NOT_RUN = {
