@@ -84,7 +84,7 @@ def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", ["petstore-node.service", "petstore-console.service"])
 def test_the_unit_has_the_restrictions_of_the_service(unit: str) -> None:
     one, other = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", unit))
-    beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
+    beginning = next(line for line in one if line.startswith("# The service needs only its data directory"))
     rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
     assert len(rules) > 20 and rules <= set(other)
 
