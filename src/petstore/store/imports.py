@@ -138,9 +138,9 @@ class Imports:
     ) -> bool:
         """Removes an import's animals, except those that an operator has changed.
 
-        Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the same import at the same time. Records `entry` when
-        the undo begins, with the number of animals that the import added. Calls `removing` with the number of animals
-        removed or kept so far.
+        Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the
+        same import at the same time. Records `entry` when the undo begins, with the number of animals that the import
+        added. Calls `removing` with the number of animals removed or kept so far.
         """
 
         def begin() -> Transaction[bool]:
