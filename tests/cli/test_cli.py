@@ -255,8 +255,8 @@ def test_shown_key_has_the_time_of_its_last_rotation(petstore: Commands) -> None
     petstore.text("keys", "rotate", other["id"], "--overlap", "7d")
     at = petstore.json("keys", "show", made["id"])["rotated"]
     assert abs(at - time.time()) < 60
-    assert f"rotated      {when(at)}, old secret ended at once\n" in petstore.text("keys", "show", made["id"])
-    assert "old secret until" in petstore.text("audit", "--env", "staging", "--what", "rotate key")
+    assert f"rotated      {when(at)}, old secret expired immediately\n" in petstore.text("keys", "show", made["id"])
+    assert "old secret works until" in petstore.text("audit", "--env", "staging", "--what", "rotate key")
 
 
 def test_shown_key_has_its_history(petstore: Commands) -> None:
