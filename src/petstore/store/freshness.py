@@ -51,7 +51,7 @@ def numbers_sql(schema: str) -> str:
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
     """Returns the statement that increments the numbers for these changes, or an empty string if there are none.
 
-    A transaction must execute it last. After locking this row, it then never waits for another lock, so it cannot
+    A transaction must execute it last. After locking this row, it never waits for another lock, so it cannot
     deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
@@ -91,10 +91,10 @@ class Freshness:
             self.announced = found
 
     async def check_at(self, now: float) -> None:
-        """Calls `check` and schedules the next call in a second. Raises Unavailable.
+        """Calls `check`, and sets when the next check is due. Raises Unavailable.
 
-        Call this unless `checked <= now < due`. The first comparison makes a check due if the clock was set back. Only
-        one request waits for the check.
+        Call this unless `checked <= now < due`, a condition that is false if the clock was set back. Only one request
+        waits for the check.
         """
         self.checked, self.due = now, now + CHECK_SECONDS
         try:

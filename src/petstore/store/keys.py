@@ -52,7 +52,7 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, in any state, or None.
+        """Returns the key whose secret has this hash, whatever the key's state, or None if there is none.
 
         If the secret expires before the key does, the returned key expires with the secret. All key changes that affect
         the result have been announced, even if the result is None.

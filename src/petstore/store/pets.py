@@ -49,7 +49,7 @@ class Pets:
 
     @property
     def immediate(self) -> bool:
-        """Whether reads return without waiting."""
+        """Whether reads complete without yielding to the event loop."""
         return self._db.immediate
 
     # Reading

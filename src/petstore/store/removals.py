@@ -178,7 +178,7 @@ class Removals:
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
     """Returns the audit entry for animals that are removed or restored together.
 
-    The subject is the removal, or the animal if there is only one, so that the entry appears in its history.
+    The subject is the removal. For a single animal, it is the animal, so that the entry appears in its history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

@@ -53,7 +53,7 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
 
 
 async def is_migrated(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> bool:
-    """Returns whether the schema has the newest version. Raises OperatorError if this version cannot use it."""
+    """Returns whether the schema is up to date. Raises OperatorError if this version of Petstore cannot use it."""
     return not await _pending(connection, schema, migrations)
 
 

@@ -35,12 +35,12 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
     Tests use `kind` to inject faults.
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without NOMUTEX, SQLite would lock a mutex for every value in every row. NOFOLLOW rejects any symlink in the path,
-    # so the directory is resolved first, because the data directory may be a symlink.
+    # Without NOMUTEX, SQLite would lock a mutex for every value in every row. NOFOLLOW rejects any symlink in the path.
+    # The directory is resolved first, because the data directory itself may be a symlink.
     flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
     connection = kind(str(path.parent.resolve() / path.name), flags=flags)
     try:
-        # Set first, because another process may hold a lock when the statements below run.
+        # Set the timeout first, because another process may hold a lock when the statements below run.
         set_busy_timeout(connection, BUSY_TIMEOUT)
         # Without this, SQLite may plan a statement again when a parameter changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

@@ -65,7 +65,7 @@ def _report(connection: apsw.Connection) -> FileReport:
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
     """Returns the differences from the schema of a new file with the same version.
 
-    In a forged file, our statements could run a trigger or a function, and a missing constraint could cause
+    A forged file could contain triggers or functions that our statements would run. A missing constraint could cause
     acknowledged animals to be lost.
     """
     expected, found = _definitions_of(version), _definitions(connection)

@@ -36,7 +36,7 @@ from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
 WAL_MAX = 32 * 1024 * 1024  # bytes; if the log is larger, the writer waits for readers, so that SQLite can restart it
-CHECKPOINT_TIMEOUT = 0.2  # how many seconds it waits, which blocks other writers
+CHECKPOINT_TIMEOUT = 0.2  # seconds; other writers are blocked during this wait
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -230,7 +230,7 @@ class Writer:
                     connection.pragma("cache_size", -1024)
                     # This replaces SQLite's automatic checkpoint, which runs during a commit and would delay callers.
                     connection.set_wal_hook(self._note_wal_pages)
-                # Always acquire the lock. A writer that tried without it would repeatedly overtake those that wait.
+                # Always acquire the lock. A writer that tried without it would repeatedly overtake waiting writers.
                 with self._write_lock:
                     taken = self._take()
                     result = self._commit(connection, self._in_time(taken))
