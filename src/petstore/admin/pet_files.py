@@ -59,7 +59,7 @@ class PetFile:
     """
 
     def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
-        """The format defaults to the one that the name implies. Raises OperatorError if its extension is unknown."""
+        """The format defaults to `format_of(name)`, which raises OperatorError if the extension is unknown."""
         self._name = name
         self._rows_of = {"jsonl": jsonl_rows, "csv": csv_rows, "json": json_rows}[written_as or format_of(name)]
         self._source = source
