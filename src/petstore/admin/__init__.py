@@ -1,1 +1,1 @@
-"""The actions of operators, shared by the command line and the console."""
+"""Operators' actions, shared by the command line and the console."""

@@ -1,6 +1,6 @@
-"""All actions of operators in one environment, for the command line and the console.
+"""All actions that operators can take in one environment, for the command line and the console.
 
-Each action writes an audit entry with its actor. Changes take effect with the next request.
+Each action writes an audit entry that names the operator. Changes take effect with the next request.
 """
 
 import math
@@ -33,7 +33,7 @@ from petstore.plans import Limits, Plan
 from petstore.store import Store
 from petstore.wording import counted, when
 
-PETS_MAX = 1_000  # animals in one action
+PETS_MAX = 1_000  # animals per action
 
 
 class Admin:
@@ -57,7 +57,7 @@ class Admin:
         limits: Limits | None = None,
         life: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """Creates a key. Returns it with its secret, of which only the hash is stored. `life` is in seconds."""
+        """Creates a key. Returns the key and its secret. Only a hash of the secret is stored. `life` is in seconds."""
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
@@ -69,14 +69,14 @@ class Admin:
         return key, secret
 
     async def update_key(self, key_id: str, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
-        """Changes a key and returns it. The requests that it has used in its open windows still count.
+        """Changes a key and returns it. Requests already counted in the current minute and day still count.
 
-        `base` is the key as the operator saw it. Raises Conflict if the same unit has been changed since.
+        `base` is the key as the operator saw it. Raises Conflict if someone has changed the same unit since then.
         """
         return await self._change_key(key_id, "update key", changes, base)
 
     async def suspend_key(self, key_id: str) -> ApiKey:
-        """Suspends a key, which is refused until it is resumed."""
+        """Suspends a key. Its requests are refused until the key is resumed."""
         active = msgspec.structs.replace(await self.key(key_id), suspended=None)
         try:
             return await self._change_key(key_id, "suspend key", KeyChanges(suspended=self._clock()), active)
@@ -90,9 +90,9 @@ class Admin:
         return await self._change_key(key_id, "resume key", KeyChanges(suspended=None))
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
-        """Returns the key with this secret, or None if this environment has no such key.
+        """Returns the key with this secret, and when the secret expires, or None if this environment has no such key.
 
-        Also returns when the secret expires, if that differs from the key's expiry.
+        The second value is None if the secret expires with the key.
         """
         found = await self._store.keys.find(digest_of(secret))
         if found is None:
@@ -102,9 +102,9 @@ class Admin:
         return key, found.expires if found.expires != key.expires else None
 
     async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str, float]:
-        """Gives the key a new secret. The old secret works for `overlap` seconds, or until the key expires.
+        """Gives the key a new secret. The old one keeps working for `overlap` seconds, or until the key expires.
 
-        Returns the key, its new secret, and when the old secret ends.
+        Returns the key, its new secret, and the time when the old secret stops working.
         """
         key = await self._not_revoked(key_id)
         now = self._clock()
@@ -112,25 +112,24 @@ class Admin:
             raise OperatorError(f"{key_id} has expired; set a later expiry or create a new key")
         secret = mint(key.environment)
         until = min(now + overlap, key.expires or math.inf)
-        entry = self._entry(
-            "rotate key", key_id, f"old secret until {when(until)}" if overlap else "old secret ended at once"
-        )
-        # 0 instead of `now`, because a node whose clock is behind would accept the old secret for a while.
+        detail = f"old secret works until {when(until)}" if overlap else "old secret expired immediately"
+        entry = self._entry("rotate key", key_id, detail)
+        # Use 0, not `now`, because a node whose clock is behind would still accept the old secret.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
     async def end_old_secret(self, key_id: str) -> ApiKey:
-        """Ends the overlap of a rotation. From now on, only the new secret works."""
+        """Ends the overlap of a rotation, so that only the new secret works."""
         key = await self._not_revoked(key_id)
         until = await self._store.keys.old_secret_until(key_id, self._clock())
         if until is None:
-            raise OperatorError(f"{key_id} has no old secret that works, so there is nothing to end")
+            raise OperatorError(f"{key_id} has no old secret that still works, so there is nothing to end")
         entry = self._entry("end old secret", key_id, f"would have worked until {when(until)}")
         await self._store.keys.end_old_secrets(key_id, entry)
         return key
 
     async def key_history(self, key_id: str) -> list[tuple[int, AuditEntry]]:
-        """Returns the key's audit entries with their numbers, the newest first."""
+        """Returns the key's audit entries with their numbers, newest first."""
         history: list[tuple[int, AuditEntry]] = []
         before, more = None, True
         while more:
@@ -146,7 +145,7 @@ class Admin:
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> AfterBan:
-        """Lifts a ban, and returns what the next request of the key meets.
+        """Lifts a ban, and returns whether the key's next request will be admitted.
 
         Writes the audit entry first, so that a crash cannot leave a lifted ban without an entry.
         """
@@ -172,7 +171,7 @@ class Admin:
     async def update_pet(self, pet_id: int, changes: PetChanges, base: Pet | None = None) -> Pet:
         """Changes an animal and returns it.
 
-        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since.
+        `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same member since then.
         """
         try:
             changed = await self._store.pets.update(pet_id, changes, self._entry("update animal", ""), base)
@@ -183,12 +182,12 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Sets the status of animals, and returns the animals that exist. Each change gets an audit entry."""
+        """Sets the status of animals, and returns those that exist. Adds an audit entry for each change."""
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
-        """Removes the animals that exist."""
+        """Removes the animals that exist. Raises OperatorError if a single id is given and does not exist."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
@@ -202,15 +201,15 @@ class Admin:
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the animals that `count_added` counted, if they still match. Removes no animals added since.
+        """Removes the animals that `count_added` counted, if they still match. Keeps animals added since then.
 
-        `removing` is called with the number of animals removed so far.
+        Calls `removing` with the number of animals removed so far.
         """
         entry = self._entry("remove animal", "", f"{counted(counted_before.total, 'animal')} {added_in_words(query)}")
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals unchanged. If one of them cannot be restored, restores nothing."""
+        """Restores removed animals unchanged. If any of them cannot be restored, restores none."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -219,9 +218,9 @@ class Admin:
         return await self._store.removals.restore(pet_ids, self._entry("restore animal", ""))
 
     async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
-        """Restores the remaining animals of a removal, and returns their number.
+        """Restores the animals of a removal that have not been restored yet, and returns their number.
 
-        `restoring` is called with the number of animals restored so far.
+        Calls `restoring` with the number of animals restored so far.
         """
         removal = (await self._store.removals.find([removal_id])).get(removal_id)
         if removal is None:
@@ -241,14 +240,14 @@ class Admin:
         return f"no animal {pet_id} was removed from {self._store.environment}"
 
     async def begin_import(self, name: str, checked: Checked, repeats: str = "") -> Import:
-        """Begins an import of a file that was checked, or joins the running import of the same bytes.
+        """Begins an import of a checked file, or returns the running import of the same content.
 
-        If the same bytes were imported before, returns that import, which is `done`, so that the caller can ask the
-        operator whether to repeat it. To repeat it, pass its id as `repeats`.
+        If the same content has already been imported, returns that import, whose state is `done`, so that the caller
+        can ask the operator whether to repeat it. To repeat it, pass its id as `repeats`.
         """
-        shown = name.encode(errors="replace").decode()  # the name of a file may not be valid UTF-8
+        shown = name.encode(errors="replace").decode()  # a file name may not be valid UTF-8
         begun = await self._store.imports.begin(checked.sha256, checked.animals, self._entry("import", shown), repeats)
-        if begun.total != checked.animals:  # the same bytes in another format
+        if begun.total != checked.animals:  # the same content in a different format
             raise OperatorError(
                 f"{begun.id} imports the same content as {counted(begun.total, 'animal')},"
                 f" not {checked.animals:,}; use the same --format"
@@ -260,8 +259,8 @@ class Admin:
     ) -> Import:
         """Adds the remaining animals of a file to an import. Several processes can do this at the same time.
 
-        `adding` is called with the number of the file's animals that are in the catalogue. Raises OperatorError if
-        another operator undoes the import. If this fails or is cancelled, importing the same file resumes the import.
+        Calls `adding` with the number of the file's animals added so far. Raises OperatorError if another operator
+        undoes the import. If this call fails or is cancelled, importing the same file again resumes the import.
         """
         try:
             await self._add_rest(begun, file, checked, adding)
@@ -294,7 +293,7 @@ class Admin:
                     adding(place)
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """Returns the running import of these bytes, or else the newest that is done.
+        """Returns the running import of a file with this hash, or else the newest finished one.
 
         Raises OperatorError if the disk is nearly full.
         """
@@ -302,10 +301,10 @@ class Admin:
         return await self._store.imports.of_file(sha256, self._clock())
 
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
-        """Removes the animals of an import that no operator has changed since. Resumes an interrupted undo.
+        """Removes an import's animals, except those that an operator has changed. Resumes an interrupted undo.
 
-        The result's `removed` does not count animals that an operator removed before the undo.
-        `removing` is called with the number of animals removed or kept so far.
+        The result's `removed` does not include animals that an operator removed before the undo.
+        Calls `removing` with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)
         gone = 0 if found.state == "undoing" else (await self._store.imports.undone(import_id)).removed
@@ -325,7 +324,7 @@ class Admin:
     # Operators
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
-        """Adds an operator. Returns the operator and the token, of which only the hash is stored."""
+        """Adds an operator. Returns the operator and the token. Only a hash of the token is stored."""
         operator, token = new_operator(name, self._clock(), role), mint_token()
         if not await self._store.operators.add(operator, digest_of(token), self._entry("add operator", name, role)):
             raise OperatorError(f"operator {name} already exists; revoke it first")
@@ -367,7 +366,7 @@ class Admin:
 
 
 async def check_adder(store: Store, name: str) -> None:
-    """Raises OperatorError if no key, import or operator has this name, and Unavailable."""
+    """Raises OperatorError if no key or import has this id and no operator has this name. Raises Unavailable."""
     if not await store.pets.is_adder(name):
         raise OperatorError(
             f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
@@ -382,7 +381,7 @@ def added_in_words(query: PetQuery) -> str:
 
 
 def checked_pet(pet: NewPet) -> NewPet:
-    """Returns the animal if it is valid as a new animal. Raises OperatorError otherwise."""
+    """Returns the animal if it is valid, or else raises OperatorError."""
     try:
         return new_pet(msgspec.to_builtins(pet))
     except InvalidBody as error:
@@ -394,7 +393,7 @@ def described_import(found: Import) -> str:
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
-    """Returns the newest audit entry that matches, or None. Takes the arguments of `Audit.find`. Raises Unavailable."""
+    """Returns the newest matching audit entry, or None. See `Audit.find` for the arguments. Raises Unavailable."""
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, **wanted)

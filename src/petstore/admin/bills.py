@@ -1,4 +1,4 @@
-"""Bills: the admitted requests of each key in a time span, for tables and CSV files."""
+"""Creates bills: each key's admitted requests in a time span, for tables and CSV files."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -16,12 +16,12 @@ CSV_COLUMNS = ["key", "name", "environment", "plan", "admitted", *BILLED]
 
 
 class BilledKey(NamedTuple):
-    """The admitted requests of one key. The counts of `operations` add up to `admitted`."""
+    """One key's admitted requests. The counts in `operations` add up to `admitted`."""
 
     key_id: str
     name: str
     environment: Environment
-    plan: Plan | None  # None if the key is missing, for example after a restore
+    plan: Plan | None  # None if the key no longer exists, for example after a restore
     operations: Counter[OperationName]
 
     @property
@@ -29,13 +29,13 @@ class BilledKey(NamedTuple):
         return self.operations.total()
 
     def csv_row(self) -> list[str | int]:
-        """Returns the values of CSV_COLUMNS."""
+        """Returns the values for CSV_COLUMNS."""
         about = (self.key_id, as_cell(self.name), self.environment, self.plan or "")
         return [*about, self.admitted, *(self.operations[each] for each in BILLED)]
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Returns every key of an environment, ordered by admitted requests, most first. Raises Unavailable."""
+    """Returns all keys in an environment, those with the most admitted requests first. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

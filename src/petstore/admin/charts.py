@@ -1,4 +1,4 @@
-"""Charts: usage as bars, for the plots of the console and the sparklines of the command line."""
+"""Converts usage to bars, for the console's charts and the command line's sparklines."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,13 +8,13 @@ from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import Measure, Span
 
-# The parts of a bar. Unlike measures, they do not overlap.
+# The parts of a bar. Unlike measures, these classes do not overlap.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
 
 class Bars(NamedTuple):
-    """Requests in bars of `seconds` that begin at `starts`, and the sums over all bars."""
+    """The requests in each bar, and their sums. Bars begin at `starts` and are `seconds` long."""
 
     starts: list[int]
     seconds: int
@@ -31,7 +31,7 @@ class Bars(NamedTuple):
 
 
 async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
-    """Returns the requests of all keys, and those without a valid key. Raises Unavailable."""
+    """Returns all requests, including those without a valid key. Raises Unavailable."""
     rows = await usage.totals(interval=span.total_interval, since=span.since(now))
     return bars_of(rows, span.bars(now, span.bar), span.bar)
 
@@ -39,7 +39,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """Returns the requests of each of these keys, for one operation or for all. Raises Unavailable."""
+    """Returns each key's requests, for one operation or for all of them. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
@@ -49,7 +49,7 @@ async def key_bars(
 
 
 def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
-    """Adds each row to the bar that contains its start. Ignores rows outside all bars."""
+    """Adds each row to the bar that contains its start time. Ignores rows that are not in any bar."""
     bars: list[Counter[Measure]] = [Counter() for _ in starts]
     sums: Counter[Measure] = Counter()
     for start, measure, count in rows:
@@ -63,9 +63,9 @@ def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds
 
 
 def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
-    """Returns the requests of a bar by class.
+    """Returns a bar's requests by class.
 
-    `ok` is at least 0, because an error can be counted in a later bar than its admission.
+    `ok` is never negative, although an error can be counted in a later bar than its admission.
     """
     ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
     return {

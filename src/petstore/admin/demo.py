@@ -1,6 +1,6 @@
-"""The data of `petstore serve --demo`: animals, keys of every plan, a day of usage and some audit entries.
+"""Creates the data for `petstore serve --demo`: animals, keys on every plan, a day of usage and some audit entries.
 
-The data is the same each time, except for the ids and secrets of keys. All times are relative to now.
+The data is the same each time, except for key ids and secrets. All times are relative to the current time.
 """
 
 import csv
@@ -56,9 +56,9 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated; there are more dogs and cats than turtles
+CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated; dogs and cats are the most common
 
-# The share of each measure. Errors are part of `admitted`.
+# Each measure's share of the requests. `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
 READS: Mix = {("listPets", "admitted"): 1.0}
 SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
@@ -66,7 +66,7 @@ ABUSIVE: Mix = {("listPets", "admitted"): 0.5, ("listPets", "refused"): 0.4, ("l
 
 
 class _Key(NamedTuple):
-    """A key. `age` is in days, and `per_hour` is the number of requests in the busiest hour of live."""
+    """A key. `age` is in days, and `per_hour` is the number of live requests in the busiest hour."""
 
     name: str
     plan: Plan
@@ -102,7 +102,7 @@ def _keys() -> tuple[_Key, ...]:
 
 
 def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) -> Mix:
-    """Divides a share of the requests equally among operations."""
+    """Divides a share of the requests equally among these operations."""
     return {(name, measure): share / len(operations) for name in operations}
 
 
@@ -113,12 +113,12 @@ async def has_data(store: Store) -> bool:
 
 
 async def is_demo(store: Store) -> bool:
-    """Returns whether `fill` has filled the store completely. Raises Unavailable."""
+    """Returns whether `fill` has run to completion on this store. Raises Unavailable."""
     return await newest_entry(store, actor=DEMO_ACTOR, action="create key") is not None
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fills both environments. Returns the secret of a new free key for each. Raises Unavailable."""
+    """Fills both environments. Returns the secret of a new free key in each one. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
@@ -126,7 +126,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
             return Admin(store, gate, actor, lambda: now - days_ago * DAY)
 
-        # Actions run in chronological order, because the audit log lists entries in the order of writing.
+        # Run actions in chronological order, because the audit log lists entries in the order they were written.
         ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
         await admin(0.3).suspend_key(ids["Price comparison"])
@@ -176,7 +176,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
 
 
 def _animal(number: int, count: int) -> NewPet:
-    """Returns an animal. Animals that were added earlier are more often sold."""
+    """Returns an animal. The earlier it was added, the more likely it is to be sold."""
     category = CATEGORIES[number % len(CATEGORIES)]
     names = NAMES[category]
     status: PetStatus = "available"
@@ -188,7 +188,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns the day window of each key. It begins with the usage, so that it matches the charts of the day."""
+    """Returns each key's day window. It begins with the first usage, so that it matches the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -197,7 +197,7 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
 
 
 def _error(row: OperationUsage, environment: Environment) -> RecentError:
-    """Returns an error for one of the requests in a row."""
+    """Returns a recent error for one of the requests in a usage row."""
     path = next(each.path for each in OPERATIONS if each.name == row.operation)
     code = CODES[row.measure]
     if row.measure == "client_error" and path.endswith("}"):
@@ -208,7 +208,10 @@ def _error(row: OperationUsage, environment: Environment) -> RecentError:
 
 
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
-    """Yields the start and length of each interval in the last day, oldest first. The last hour is in minutes."""
+    """Yields the start and length of each interval in the last day, oldest first.
+
+    Intervals are 15 minutes long, or a minute in the last hour.
+    """
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
     for start in range(SPANS["day"].since(now), last_hour // QUARTER * QUARTER, QUARTER):
@@ -224,7 +227,7 @@ def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, 
             continue
         for number, ((operation, measure), part) in enumerate(key.mix.items()):
             if measure == "refused" and load < 0.7:
-                continue  # at night, the key stays within its limits
+                continue  # at night, the client stays within its limits
             requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
                 yield OperationUsage(key_id, start, measure, requests, operation)
@@ -243,5 +246,5 @@ def _load(start: int) -> float:
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounds up in proportion to the fraction, so that a few requests per hour are not lost in minutes."""
+    """Rounds up or down in proportion to the fraction, so that small counts do not always become zero."""
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -1,4 +1,4 @@
-"""Splits a JSON array into its elements, block by block, so that a large file needs little memory."""
+"""Splits a JSON array into its elements, block by block, so that reading a large file takes little memory."""
 
 import codecs
 import re
@@ -10,13 +10,13 @@ ELEMENT_MAX = 64 * 1024  # bytes
 _WHITE_SPACE = re.compile(rb"[ \t\r\n]*")
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _STRING = rb'"' + _IN_STRING.pattern + rb'"'
-# Both stop at a bracket, or at a string that does not end in the same block. The first also stops at a comma.
+# Both patterns stop at a bracket, or at a string that continues in the next block. The first also stops at a comma.
 _OUTSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
 _INSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 
 
 class NotAnArray(ValueError):
-    """The text is not a JSON array. `line` is the line of the error."""
+    """Raised if the input is not a JSON array. `line` is the line with the error."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -27,7 +27,7 @@ def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None
     """Yields each element of an array with the line where it begins, and None after each block.
 
     Checks only commas, brackets and strings, so an element may be invalid JSON. If all elements are valid, so is the
-    array. Raises NotAnArray, also if an element is too long.
+    array. Raises NotAnArray if the array is invalid or an element is too long.
     """
     line = 1
     expected: Literal["array", "first element", "element", "end"] = "array"
@@ -55,7 +55,7 @@ def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None
                     raise NotAnArray(line, "it does not begin with [")
                 expected, at = "first element", at + 1
             elif expected == "end":
-                raise NotAnArray(line, "there is text after its end")
+                raise NotAnArray(line, "there is text after the closing ]")
             elif byte == b"]" and expected == "first element":
                 expected, at = "end", at + 1
             elif byte in b",]":
@@ -68,7 +68,7 @@ def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None
 
 
 class _Element:
-    """An element that may continue in the next block."""
+    """An array element, which may continue in the next block."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -79,7 +79,7 @@ class _Element:
         self._is_escaped = False  # the last byte was a backslash in a string
 
     def extend(self, block: bytes, start: int) -> int:
-        """Adds bytes until the element or the block ends. Returns the index of the next byte. Raises NotAnArray."""
+        """Adds bytes up to the end of the element or block. Returns the index of the next byte. Raises NotAnArray."""
         at = start
         while at < len(block) and not self.is_complete:
             at = self._next_in_string(block, at) if self._in_string else self._next(block, at)
@@ -113,7 +113,7 @@ class _Element:
 
 
 def _end_of(pattern: re.Pattern[bytes], block: bytes, at: int) -> int:
-    """Returns the end of a match. All patterns can match an empty string, so there is always a match."""
+    """Returns where a match of the pattern ends. All patterns can match an empty string, so there is always a match."""
     found = pattern.match(block, at)
     return found.end() if found else at
 

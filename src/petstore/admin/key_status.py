@@ -1,4 +1,4 @@
-"""The current status of keys, from the store and the gate."""
+"""Determines the current status of keys from the store and the gate."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
-    """A key, its state, and its requests in the open windows. `banned_until` is in Unix seconds."""
+    """A key, its state, and its requests in the current minute and day. `banned_until` is in Unix seconds."""
 
     key: ApiKey
     state: KeyState
@@ -31,21 +31,21 @@ class KeyStatus(NamedTuple):
 
 
 class AfterBan(NamedTuple):
-    """The outcome of a key's next request after its ban is lifted."""
+    """Says whether a key's next request will be admitted after its ban is lifted."""
 
     state: KeyState
-    used_up: Window | None  # the limit that still refuses the request
+    used_up: Window | None  # the exceeded limit, if any
     admitted_from: int  # Unix seconds
 
     def __str__(self) -> str:
         if self.state != "active":
             return f"The key is {self.state}, so its requests are still refused."
         if self.used_up is None:
-            return "The next request is admitted."
-        return f"Its limit per {self.used_up} is used up: the next request is admitted from {when(self.admitted_from)}."
+            return "The next request will be admitted."
+        return f"Its limit per {self.used_up} is used up. Requests are admitted again from {when(self.admitted_from)}."
 
 
-# The sort key of each order. Python's sort is stable, so equal keys stay newest first.
+# The sort key for each order. Python's sort is stable, so keys that compare equal stay newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -61,7 +61,7 @@ async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeySt
         seen = used(record, int(now * SECOND))
         banned_until = seen.banned_until / SECOND if seen.banned_until else None
         state: KeyState = key.state(now)
-        if state == "active" and banned_until is not None:  # other states hide a ban
+        if state == "active" and banned_until is not None:  # other states take precedence over a ban
             state = "banned"
         found.append(KeyStatus(key, state, banned_until, seen.minute, seen.day))
     return found
@@ -76,7 +76,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """Returns the outcome of the key's next request if its ban is lifted. `windows` still has the ban."""
+    """Returns whether the key's next request will be admitted without its ban. `windows` still contains the ban."""
     _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
     if decision.outcome is ADMITTED:
         return AfterBan(key.state(now), None, int(now))
@@ -84,9 +84,9 @@ def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """Returns the active bans with their keys, the last to end first. A key can be missing after a restore.
+    """Returns the active bans with their keys, sorted by end, latest first. Raises Unavailable.
 
-    Raises Unavailable.
+    The key is None if it no longer exists, for example after a restore.
     """
     bans = await bans_in_force(gate, now)
     keys: dict[str, ApiKey] = {}
@@ -99,7 +99,7 @@ async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
-    """Returns up to `limit` keys. `before` is the last key of the previous page. Raises Unavailable."""
+    """Returns up to `limit` keys. `before` is the last key on the previous page. Raises Unavailable."""
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
     if state in ("active", "banned"):  # bans are in the gate, not in the store
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]

@@ -13,11 +13,11 @@ from petstore.admin.pet_texts import COLUMNS, ORIGIN_COLUMNS
 from petstore.errors import OperatorError
 from petstore.pets import NewPet, Origin, Page
 
-BATCH = 2_000  # rows read at once
+BATCH = 2_000  # rows read at a time
 LISTED_MAX = 100  # bad rows listed in a message
 BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
 COLUMNS_LISTED_MAX = 10  # unknown columns listed in a message
-MARK = 16  # bytes of a digest kept per BATCH; a file of 100 GiB needs about 30 MiB
+MARK = 16  # bytes of a digest kept per BATCH; about 30 MiB for a 100 GiB file
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -25,7 +25,7 @@ ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "cs
 
 
 def format_of(name: str, among: Sequence[Format] = FORMATS) -> Format:
-    """Returns the format of a file by its name. Raises OperatorError if the name has an unknown ending."""
+    """Returns a file's format, based on its name. Raises OperatorError if the extension is unknown."""
     for ending, chosen in ENDINGS.items():
         if name.lower().endswith(ending) and chosen in among:
             return chosen
@@ -37,10 +37,10 @@ class Checked(NamedTuple):
     """The result of checking a file."""
 
     animals: int
-    bad_rows: int  # at BAD_ROWS_MAX, the rest of the file was not read
+    bad_rows: int  # if this is BAD_ROWS_MAX, the rest of the file was not read
     sha256: str  # of the whole file
-    marks: bytes  # after each BATCH of rows, the first bytes of the digest of all blocks read so far
-    unknown_columns: list[str]  # columns of a .csv file that are ignored
+    marks: bytes  # for each BATCH of rows, the first bytes of the digest of everything read so far
+    unknown_columns: list[str]  # ignored columns in a .csv file
 
     @property
     def warning(self) -> str:
@@ -55,11 +55,11 @@ class Checked(NamedTuple):
 class PetFile:
     """A file of animals. It is read twice: first to check all rows, then to add the animals.
 
-    Each step reads at most one block or BATCH rows in a thread, so that it does not block the event loop.
+    A thread reads the file, at most one block or BATCH rows at a time, so that reading does not block the event loop.
     """
 
     def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
-        """The format defaults to that of the name. Raises OperatorError if the name has an unknown ending."""
+        """The format defaults to `format_of(name)`, which raises OperatorError if the extension is unknown."""
         self._name = name
         self._rows_of = {"jsonl": jsonl_rows, "csv": csv_rows, "json": json_rows}[written_as or format_of(name)]
         self._source = source
@@ -67,9 +67,10 @@ class PetFile:
     async def read(
         self, bad: Callable[[int, str], None], progress: Callable[[int], None] = lambda position: None
     ) -> Checked:
-        """Reads the file, and stops after BAD_ROWS_MAX bad rows. `bad` is called with the line and the fault of each.
+        """Reads and checks the file. Stops after BAD_ROWS_MAX bad rows.
 
-        `progress` is called with the number of bytes read so far.
+        Calls `bad` with the line number and the fault of each bad row, and `progress` with the number of bytes read so
+        far.
         """
         reading = Reading(self._source)
         rows, bad_rows, marks = 0, 0, bytearray()
@@ -89,7 +90,7 @@ class PetFile:
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
         """Checks the whole file.
 
-        Raises OperatorError if any row is bad, or if there are no rows. The message lists up to LISTED_MAX bad rows.
+        Raises OperatorError if any row is bad or there are no rows. The message lists up to LISTED_MAX bad rows.
         """
         listed: list[str] = []
 
@@ -111,8 +112,8 @@ class PetFile:
     async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
         """Yields all animals in batches, each with the number of animals before it.
 
-        Raises OperatorError if the file has changed since it was checked. Verifies the bytes of each batch before it
-        yields the batch.
+        Verifies the digest of each batch before yielding it. Raises OperatorError if the file has changed since it was
+        checked.
         """
         reading = Reading(self._source)
         first, pets, place = 0, list[NewPet](), 0
@@ -131,7 +132,7 @@ class PetFile:
         yield first, pets
 
     async def _steps(self, reading: Reading) -> AsyncIterator[list[Row]]:
-        """Yields all rows, good or bad, in steps. A step also ends after each BATCH of rows."""
+        """Yields lists of rows, good or bad. A list ends at the end of each block and of each BATCH."""
         rows = iter(self._rows_of(reading))
         count, ended = 0, False
         while not ended:
@@ -144,7 +145,7 @@ class PetFile:
 
 
 def _next_step(rows: Iterator[Row | None], most: int) -> tuple[list[Row], bool]:
-    """Returns up to `most` rows of one block, and whether the file has ended."""
+    """Returns up to `most` rows from one block, and whether the end of the file was reached."""
     step: list[Row] = []
     for row in islice(rows, most):
         if row is None:
@@ -162,8 +163,8 @@ async def write_pets(
 ) -> int:
     """Writes animals to a file and returns their number. Raises Unavailable and OSError.
 
-    `page_after` returns a page of animals with higher ids than its argument. `progress` is called with the number of
-    animals after each page. With `origins`, the file also says who added each animal, and when.
+    `page_after` returns a page of animals with higher ids than its argument. Calls `progress` after each page with the
+    number of animals written so far. With `origins`, the file also shows who added each animal, and when.
     """
     after, count, more = 0, 0, True
     columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS
@@ -184,11 +185,11 @@ async def write_pets(
         after = page[-1].id if page else after
         count += len(page)
         progress(count)
-        await asyncio.sleep(0)  # lets other tasks run, because reads from SQLite never wait
+        await asyncio.sleep(0)  # let other tasks run, because reads from SQLite never yield to the event loop
     return count
 
 
 def origin_members(origin: Origin | None) -> dict[str, str | int | None]:
-    """Returns the values of ORIGIN_COLUMNS by name. `origin` is None if the animal has just been removed."""
+    """Returns the values for ORIGIN_COLUMNS, by name. `origin` is None if the animal has just been removed."""
     values = (origin.adder.name if origin.adder else None, origin.at) if origin else (None, None)
     return dict(zip(ORIGIN_COLUMNS, values, strict=True))

@@ -1,6 +1,6 @@
-"""Reads the rows of .jsonl, .csv and .json files. A row is an animal, or the reason why it is invalid.
+"""Reads rows from .jsonl, .csv and .json files. A row is an animal, or the reason why it is invalid.
 
-A file is read in blocks. Each reader yields None after a block, so that a step ends even if a block has no rows.
+Files are read in blocks. Each reader yields None after a block, so that callers can pause even if it has no rows.
 """
 
 import codecs
@@ -21,22 +21,22 @@ from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
-LINE_MAX = 64 * 1024  # bytes; of a longer line, one byte more is kept
-DELIMITERS = ",;\t"  # of .csv files; spreadsheets choose one by locale
+LINE_MAX = 64 * 1024  # bytes; a longer line is truncated to one byte more, to recognise that it is too long
+DELIMITERS = ",;\t"  # in .csv files; spreadsheets choose one based on the locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # characters of a file that a message shows
-COMPARED_MAX = 100  # names that are checked for misspellings
+SHOWN_MAX = 60  # characters from a file that are shown in a message
+COMPARED_MAX = 100  # how many names are checked for misspellings
 Row = tuple[int, NewPet | str]  # the line number, and the animal or the fault
 
 
 class Reading:
-    """Reads a file once from the beginning, in blocks, and collects facts about the blocks read so far."""
+    """Reads a file once from the beginning, in blocks. Tracks the size and digest of the blocks read so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.bytes = 0
         self.digest = hashlib.sha256()
-        self.unknown_columns: list[str] = []  # of a .csv file
+        self.unknown_columns: list[str] = []  # in a .csv file
 
     def __iter__(self) -> Iterator[bytes]:
         self._file.seek(0)
@@ -46,7 +46,7 @@ class Reading:
             yield block
 
     def lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the lines that end in each block, with the number of the first line. Truncates long lines."""
+        """Yields the lines that end in each block, after the number of the first one. Truncates long lines."""
         number, rest = 1, b""
         for block in self:
             *lines, rest = (rest + block).split(b"\n")
@@ -72,7 +72,7 @@ def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def json_rows(reading: Reading) -> Iterator[Row | None]:
-    """Yields the rows of an array of objects. The line of a row is the line where its object begins."""
+    """Yields a row for each object in an array. Its line number is that of the line where the object begins."""
     try:
         for element in array_elements(reading):
             if element is None:
@@ -98,7 +98,7 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
                 continue
             try:
                 text = _text_of(line, number, "save the file as CSV UTF-8")
-                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one in the header line
+                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one in the header
                 values = next(csv.reader([text], strict=True, delimiter=delimiter), [])
                 if names:
                     yield number, _pet_of_values(names, values)
@@ -117,14 +117,14 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def _text_of(line: bytes, number: int, remedy: str) -> str:
-    """Returns a line as text. Raises OperatorError if it is too long or not valid UTF-8."""
+    """Decodes a line. Raises OperatorError if it is too long or not valid UTF-8."""
     if len(line) > LINE_MAX:
         raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; write one animal per line")
     return _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, remedy)
 
 
 def _decoded(content: bytes, remedy: str) -> str:
-    """Raises OperatorError if the content is not valid UTF-8."""
+    """Decodes the content. Raises OperatorError if it is not valid UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -133,7 +133,7 @@ def _decoded(content: bytes, remedy: str) -> str:
 
 
 def _check_header(names: list[str], line: str) -> None:
-    """Raises OperatorError if a column is missing, repeated or misspelled. Unknown columns are ignored."""
+    """Raises OperatorError if a column is missing, repeated or misspelled. Ignores other unknown columns."""
     for name in IMPORTED:
         if [_spelling(each) for each in names].count(_spelling(name)) > 1:
             raise OperatorError(f"the header line has {name} more than once")
@@ -147,9 +147,9 @@ def _check_header(names: list[str], line: str) -> None:
         raise OperatorError(f"the header line has no {' and '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=16)  # all rows of a file usually have the same members
+@functools.lru_cache(maxsize=16)  # all rows in a file usually have the same members
 def _misspelled(names: tuple[str, ...]) -> str:
-    """Returns a probably misspelled name with a suggestion, or an empty string if there is none."""
+    """Returns the first name that is probably misspelled, with a suggestion, or an empty string if there is none."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
     for name in IMPORTED:
         similar = [each for each in unknown if _spelling(each) == _spelling(name)]
@@ -165,12 +165,12 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# The columns that are read, the columns of an export that are ignored, and unnamed columns, which spreadsheets add.
+# The imported columns, the exported columns that an import ignores, and the unnamed columns that spreadsheets add.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
 def _pet_of_json(content: bytes, noun: str) -> NewPet:
-    """Parses a new animal. Raises OperatorError. `noun` names the content in messages."""
+    """Parses a new animal. Raises OperatorError, with a message in which `noun` refers to the content."""
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:
@@ -192,9 +192,9 @@ def _members_of(content: bytes) -> dict[str, Any]:
 
 
 def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
-    """Returns the animal in a row of CSV. Raises OperatorError."""
+    """Converts the values in a CSV row to an animal. Raises OperatorError."""
     if len(values) > len(names):
-        raise OperatorError(f"there are more values than the {len(names)} columns of the header line")
+        raise OperatorError(f"there are more values than the {len(names)} columns in the header line")
     texts = dict(zip(names, values, strict=False))
     try:
         return pet_of_texts(texts)
@@ -203,7 +203,7 @@ def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
 
 
 def _explained(error: InvalidBody, members: Mapping[str, Any]) -> str:
-    """Returns the message with the invalid values, and with a suggestion for a misspelled member."""
+    """Returns the error message with the invalid values, and with a suggestion if a member is misspelled."""
     faults = faults_of(members) if members else {}
     if not faults:
         return str(error)
@@ -223,5 +223,5 @@ def _reason(name: str, fault: str, members: Mapping[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quotes the beginning of a text from a file, for a message."""
+    """Quotes the beginning of a string from a file, for use in a message."""
     return f'"{printable(text[:SHOWN_MAX])}{"…" if len(text) > SHOWN_MAX else ""}"'

@@ -1,4 +1,4 @@
-"""The store of one environment: a database with one class per noun. Opens stores by URL."""
+"""One environment's store: a database and one class for each kind of data. Opens stores by URL."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -52,8 +52,8 @@ class StorePolicy(NamedTuple):
 
     pool_size: int = 8
     pgbouncer: bool = False
-    serving: bool = False  # whether the calls come from clients, not from an operator
-    migrate: bool = True  # False refuses a store that is missing or has an older schema, and creates nothing
+    serving: bool = False  # True for a service with clients, False for an operator's command
+    migrate: bool = True  # if False, opening a store that is missing or has an older schema fails
     bounds: Bounds = Bounds()
 
 
@@ -63,7 +63,7 @@ def open_stores(
     """Opens the stores at a URL or, without a URL, the SQLite files in the data directory.
 
     Must be called inside the event loop. Raises OperatorError if the URL is invalid or if this version cannot use the
-    store, and leaves nothing open.
+    store. In that case, nothing is left open.
     """
     databases: Sequence[Database]
     if url is None:
@@ -81,14 +81,14 @@ def open_stores(
 
 
 async def close_stores(stores: Iterable[Store]) -> None:
-    """Closes stores that were opened together. Waits for the writes of all of them before it closes a connection."""
+    """Closes stores that were opened together. Waits for all pending writes before closing any connection."""
     databases = [store.database for store in stores]
     await asyncio.gather(*(db.drain() for db in databases))
     await asyncio.gather(*(db.close() for db in databases))
 
 
 def check_url(url: str) -> str:
-    """Returns the scheme of a URL. Raises OperatorError with a message that never contains the password."""
+    """Returns the scheme of a URL. Raises OperatorError if it is invalid. The message never contains the password."""
     settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):

@@ -1,4 +1,4 @@
-"""The audit log in the store."""
+"""Stores the audit log."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ _ENTRY = ", ".join(_ENTRY_FIELDS)
 
 
 def recorded(schema: str, *entries: AuditEntry) -> ForEachRow:
-    """Part of a transaction: adds audit entries for its changes. The database assigns their numbers."""
+    """Returns the step of a transaction that adds audit entries. The database assigns their numbers."""
     places = ", ".join(f"${place}" for place in range(1, len(_ENTRY_FIELDS) + 1))
     return ForEachRow(
         f"INSERT INTO {schema}.audit ({_ENTRY}) VALUES ({places})",
@@ -37,10 +37,10 @@ class Audit:
         subject: str = "",
         text: str = "",
     ) -> FoundEntries:
-        """Returns the entries that match all arguments, the newest first. Empty arguments match every entry.
+        """Returns the entries that match all arguments, newest first. Empty arguments match every entry.
 
-        `action` and `subject` must be equal. The actor must contain `actor`, and the subject or the detail must contain
-        `text`. One call searches at most `search_step` entries.
+        `action` and `subject` match exactly. `actor` matches part of the actor, and `text` matches part of the subject
+        or the detail. One call searches at most `search_step` entries.
         """
         start = INT64_MAX if before is None else before
         step = self._db.bounds.search_step
@@ -58,11 +58,11 @@ class Audit:
         return FoundEntries(found, *await self._end_of_step(start))
 
     def _entries(self, columns: str) -> str:
-        """Returns a query for up to $2 entries with numbers below $1, the newest first."""
+        """Returns a query for up to $2 entries with numbers below $1, newest first."""
         return f"SELECT id, {columns} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"
 
     async def _end_of_step(self, start: int) -> tuple[int, bool]:
-        """Returns the lowest number that a step from `start` has searched, and whether there may be more below it."""
+        """Returns the lowest number searched by a call that began at `start`, and whether there may be more entries."""
         step = self._db.bounds.search_step
         last = await self._db.read_long(f"{self._entries('at')} OFFSET $3", start, 1, step - 1)
         return (last[0][0], True) if last else (0, False)

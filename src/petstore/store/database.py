@@ -1,7 +1,7 @@
-"""The database protocol, which SQLite and PostgreSQL implement, and the transactions that both run.
+"""The database protocol, which SQLite and PostgreSQL implement, and the transactions that both can run.
 
 Each SQL statement is written once, in PostgreSQL's dialect. A transaction is a generator that yields statements and
-receives their rows. The same transaction can therefore run in SQLite's writer thread and on a PostgreSQL connection.
+receives their rows, so the same transaction can run in SQLite's writer thread or on a PostgreSQL connection.
 """
 
 import asyncio
@@ -20,31 +20,31 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # seconds for a statement of an operator's command, which may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # seconds; an operator's command may read a whole table
 
 
 class Bounds(NamedTuple):
     """The limits of a store. Times are in seconds."""
 
     queued_writes: int = 10_000
-    batch: int = 1_000  # writes in one transaction
-    queued_reads: int = 1_000  # requests that wait for a connection to PostgreSQL
+    batch: int = 1_000  # writes per transaction
+    queued_reads: int = 1_000  # calls waiting for a connection to PostgreSQL
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # how often to look for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # releases the locks of a process that died in a transaction
+    idle_transaction_timeout: float = 5.0  # releases the locks of a process that died during a transaction
 
-    pruned_records: int = 1_000  # idempotency records deleted in one statement
+    pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
-    search_step: int = 25_000  # rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds in one transaction; creates wait for the transaction
-    # Bytes that an import leaves free on SQLite's disk, for the write-ahead log of an undo and for creates.
+    search_step: int = 25_000  # the most rows that one search reads
+    import_chunk: int = 2_000  # animals that an import adds per transaction, while creates wait
+    # Bytes that an import must leave free on SQLite's disk, for creates and for the write-ahead log during an undo.
     import_free_bytes: int = 32 * 1024 * 1024
-    usage_days: int = USAGE_DAYS  # days for which the hourly usage of keys is kept
+    usage_days: int = USAGE_DAYS  # how many days the hourly usage of keys is kept
 
 
 class Statement(NamedTuple):
-    """`$1` in the SQL is the first value. A value can be a list: `column = ANY($1)`."""
+    """A SQL statement, in which `$1` is the first value. A value can be a list, as in `column = ANY($1)`."""
 
     sql: str
     values: Sequence[Any] = ()
@@ -66,7 +66,7 @@ class PutRows(NamedTuple):
 
 
 class Unchanged(PetstoreError):
-    """A transaction raises this if it changes nothing. `Database.write` then returns `result`."""
+    """Raised by a transaction that changes nothing, so that `Database.write` rolls back and returns `result`."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -78,7 +78,7 @@ Transaction = Generator[Step, list[Row], T]
 
 
 def steps(*each: Step) -> Transaction[list[Row]]:
-    """A transaction of fixed steps. Returns the rows of the last step."""
+    """Returns a transaction that executes these steps and returns the rows of the last one."""
     rows: list[Row] = []
     for step in each:
         rows = yield step
@@ -86,7 +86,7 @@ def steps(*each: Step) -> Transaction[list[Row]]:
 
 
 def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
-    """A transaction that executes `then` only if `found` returns a row. Returns whether it did."""
+    """Returns a transaction that executes `then` if `found` returns a row, and returns whether it did."""
     if not (yield found):
         return False
     yield from steps(*then)
@@ -99,12 +99,12 @@ class Database(Protocol):
     environment: Environment
     freshness: Freshness
     bounds: Bounds
-    immediate: bool  # whether reads return without waiting
+    immediate: bool  # whether reads complete without yielding to the event loop
     usage_timeout: float  # seconds for one transaction that adds usage
 
     # The dialect
     schema: str  # qualifies every table name
-    for_update: str  # appended to a SELECT to lock its rows; empty if a transaction locks everything anyway
+    for_update: str  # appended to a SELECT to lock its rows; empty if every transaction locks the whole database
     skip_locked: str  # the same, but skips rows that another transaction has locked
     counters: str  # a subquery that returns the table COUNTERS
 
@@ -119,8 +119,8 @@ class Database(Protocol):
     ) -> T:
         """Commits a transaction, announces `changes`, and returns the transaction's result.
 
-        The timeout defaults to the deadline of a request. A transaction with a longer timeout does not share its commit
-        with others. If the transaction raises Unchanged, it is rolled back and nothing is announced.
+        The timeout defaults to a request's deadline. A transaction with a longer timeout is committed separately from
+        other writes. If the transaction raises Unchanged, it is rolled back and nothing is announced.
         """
 
     def add(
@@ -131,47 +131,50 @@ class Database(Protocol):
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """Adds a client's animal in a transaction that it shares with others, and announces it.
+        """Adds a client's animal, in the same transaction as other queued animals, and announces it.
 
         `deadline` is a `time.monotonic` time, and defaults to the deadline of a request that starts now. An animal that
-        is still queued shortly before its deadline is not added. `key_id` is the id of the API key that adds it.
+        is still queued shortly before its deadline is not added. `key_id` is the id of the client's API key.
         The future can raise IdempotencyMismatch.
         """
 
     def contains(self, column: str, place: int) -> str:
-        """Returns a condition: the column, with A to Z in lower case, contains the parameter `$place`."""
+        """Returns a SQL condition that the column, with A to Z in lower case, contains the parameter `$place`."""
 
     def lock_pet_ids(self) -> Transaction[None]:
-        """Prevents other transactions from drawing ids of animals until this one ends.
+        """Prevents other transactions from reserving animal ids until this one ends.
 
-        Ids are therefore committed in ascending order. Otherwise, a client that reads page by page could miss an animal
-        that is committed after one with a higher id.
+        This ensures that ids are committed in ascending order. Otherwise, a client that reads page by page could miss
+        an animal that is committed after one with a higher id.
         """
 
     def draw_pet_ids(self, count: int) -> Transaction[int]:
-        """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` before."""
+        """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` first."""
 
     def raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        """Ensures that the table assigns only ids above `last`."""
+        """Ensures that all ids assigned to the table from now on are above `last`."""
 
     def check_space(self) -> None:
         """Raises OperatorError if the disk has too little free space for an import."""
 
     async def ping(self) -> None:
-        """Checks that the database can be read. Raises Unavailable, also if PostgreSQL is read-only.
+        """Checks that the database can be read. Raises Unavailable if it cannot, or if PostgreSQL is read-only.
 
         Writes nothing, so it does not detect a full disk.
         """
 
     async def drain(self) -> None:
-        """Waits until all accepted writes have their results."""
+        """Waits until all accepted writes have finished."""
 
     async def close(self) -> None:
-        """Drains, then closes the connections."""
+        """Waits for accepted writes, then closes the connections."""
 
 
 def contains_text(db: Database, columns: Iterable[str], text: str, values: list[Any]) -> str:
-    """Returns a condition: `text` is empty, or one of the columns contains it. Appends its parameters to `values`."""
+    """Returns a SQL condition that one of the columns contains `text`. An empty `text` matches every row.
+
+    Appends the parameters to `values`.
+    """
     if not text:
         return "true"
     forms = spellings(text)
@@ -181,7 +184,7 @@ def contains_text(db: Database, columns: Iterable[str], text: str, values: list[
 
 
 def lock_tables(db: Database, *names: str) -> Transaction[None]:
-    """Prevents other transactions from adding rows to these tables until this one ends."""
+    """Prevents other transactions from changing these tables until this one ends."""
     if db.for_update:
         tables = ", ".join(f"{db.schema}.{name}" for name in names)
         yield Statement(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")

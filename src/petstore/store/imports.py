@@ -1,6 +1,7 @@
-"""Imports in the store. The animals of a file are added in chunks, each of which is visible after its commit.
+"""Stores imports. A file's animals are added in chunks. Each chunk becomes visible when it is committed.
 
-An import is a counter (see docs/decisions/0014). Any number of processes can add chunks to the same import.
+An import counts the animals added so far, so any number of processes can add chunks to the same import. See
+docs/decisions/0014.
 """
 
 import math
@@ -17,7 +18,7 @@ from petstore.store.pets import inserted_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
-INTERRUPTED_AFTER = 60.0  # seconds after its last chunk, a running import is displayed as `interrupted`
+INTERRUPTED_AFTER = 60.0  # seconds without a new chunk until a running import is displayed as `interrupted`
 
 
 class Imports:
@@ -25,7 +26,7 @@ class Imports:
         self._db = db
         self._table = f"{db.schema}.imports"
         self._chunks = f"{db.schema}.{IMPORT_CHUNKS.name}"
-        # The animals of the import $1 that have not been removed.
+        # The animals added by the import $1 that have not been removed.
         self._its_pets = (
             f"FROM {self._chunks} AS c JOIN {db.schema}.pets AS p ON p.id >= c.first_id AND p.id < c.first_id + c.count"
             " WHERE c.import_id = $1"
@@ -38,12 +39,12 @@ class Imports:
         return found[0] if found else None
 
     async def page(self, now: float, *, before: tuple[float, str] | None = None, limit: int = 100) -> list[Import]:
-        """Returns imports, the newest first. `before` is the time and the id of the last one on the previous page."""
+        """Returns imports, newest first. `before` is the time and id of the last import on the previous page."""
         last = before or (math.inf, "")
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
     async def of_file(self, sha256: str, now: float) -> Import | None:
-        """Returns the running import of these bytes, or else the newest that is done."""
+        """Returns the running import of a file with this hash, or else the newest finished one."""
         order = "ORDER BY state = 'running' DESC, at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
@@ -68,9 +69,9 @@ class Imports:
     async def begin(self, sha256: str, total: int, entry: AuditEntry, repeats: str = "") -> Import:
         """Begins an import of `total` animals. The subject of the audit entry is the name of the file.
 
-        If an import of the same bytes is running, returns that import instead. If one is done, returns the newest,
-        unless its id is `repeats`, which means that the operator has agreed to repeat it. Raises OperatorError if the
-        disk is nearly full.
+        If an import of the same file content is running, returns that import instead. If the same content has already
+        been imported, returns the newest such import, unless its id is `repeats`, which means that the operator has
+        agreed to repeat it. Raises OperatorError if the disk is nearly full.
         """
         self._db.check_space()
         new = Import(
@@ -87,7 +88,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # Checked after the insert, because before it another process could import the same bytes.
+            # Check after the insert, because another process could import the same content just before it.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -108,9 +109,9 @@ class Imports:
                 return found
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:
-        """Adds the animals that follow the first `place` animals of the file.
+        """Adds the animals that follow the first `place` animals in the file.
 
-        Returns False, and adds nothing, if the import is not running or has not added exactly `place` animals. Raises
+        Returns False and adds nothing if the import is not running or has not added exactly `place` animals. Raises
         OperatorError if the disk is nearly full.
         """
         self._db.check_space()
@@ -135,15 +136,15 @@ class Imports:
     async def undo(
         self, import_id: str, entry: AuditEntry, removing: Callable[[int], None] = lambda searched: None
     ) -> bool:
-        """Removes the animals of an import that no operator has changed since. Returns False if it cannot be undone.
+        """Removes an import's animals, except those that an operator has changed.
 
-        Also resumes an interrupted undo. Several processes can undo the same import at once. `entry` is recorded when
-        the undo begins, with the number of animals that the import has added. `removing` is called with the number of
-        animals removed or kept so far.
+        Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the
+        same import at the same time. Records `entry` when the undo begins, with the number of animals that the import
+        added. Calls `removing` with the number of animals removed or kept so far.
         """
 
         def begin() -> Transaction[bool]:
-            # After this statement, no process can add a chunk.
+            # After this statement, no process can add chunks to the import.
             rows = yield Statement(
                 f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1 AND state IN ('running', 'done')"
                 " RETURNING added",
@@ -174,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Returns how many animals of this import are removed, how many are kept, and how many an undo would remove."""
+        """Counts an import's animals: those removed, those that an undo keeps, and those that it would still remove."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",
@@ -183,7 +184,7 @@ class Imports:
         return Undone(added - kept - left, kept, left)
 
     async def kept_ids(self, import_id: str, limit: int) -> list[int]:
-        """Returns up to `limit` ids of animals that an undo keeps, because an operator has changed them."""
+        """Returns the ids of up to `limit` animals that an undo keeps because an operator has changed them."""
         rows = await self._db.read_long(
             f"SELECT p.id {self._its_pets} AND p.edited = 1 ORDER BY p.id LIMIT $2", import_id, limit
         )

@@ -1,4 +1,4 @@
-"""API keys in the store."""
+"""Stores API keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "name": ("k.name", ">", "ASC"),
     "last-used": ("coalesce(k.last_used, 0)", "<", "DESC"),
 }
-# The same conditions as in `ApiKey.state`.
+# These conditions must match `ApiKey.state`.
 _STATES = {
     "active": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NULL",
     "suspended": "k.revoked IS NULL AND (k.expires IS NULL OR k.expires > {now}) AND k.suspended IS NOT NULL",
@@ -44,7 +44,7 @@ class Keys:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
-        # Always returns one row, which begins with the number of the latest key change, even if no key is found.
+        # Always returns one row, even if no key is found. It begins with the number of the latest key change.
         self._of_secret = (
             f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
             f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
@@ -52,10 +52,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, in any state, or None.
+        """Returns the key whose secret has this hash, whatever the key's state, or None if there is none.
 
-        Its `expires` is the earlier of the key's and the secret's. All key changes that this result depends on are
-        announced, also if the result is None.
+        If the secret expires before the key does, the returned key expires with the secret. All key changes that affect
+        the result have been announced, even if the result is None.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -74,7 +74,10 @@ class Keys:
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:
-        """Returns keys that match, newest first, by name, or last used first. `after` ended the previous page."""
+        """Returns matching keys: newest first, by name, or most recently used first.
+
+        `after` is the last key on the previous page.
+        """
         column, beyond, order = _SORTS[sort]
         values: list[Any] = []
 
@@ -108,7 +111,7 @@ class Keys:
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """Returns the keys with these ids. Unknown ids are skipped."""
+        """Returns the keys with these ids. Skips unknown ids."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
@@ -122,7 +125,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # a create only looks up the adder
+            yield enrolled(self._db.schema, Adder("key", key.id))  # a create expects the adder to exist
             yield recorded(self._db.schema, entry)
             return True
 
@@ -131,10 +134,11 @@ class Keys:
     async def update(
         self, key_id: str, changes: KeyChanges, entry: AuditEntry, base: ApiKey | None = None
     ) -> ApiKey | None:
-        """Returns the changed key, or None if no key has this id.
+        """Changes a key and returns it, or returns None if no key has this id.
 
-        `base` is the key as the operator saw it. Raises Conflict if the same unit has been changed since, and
-        OperatorError; then nothing is written. The audit entry says what differs from the row that was locked.
+        `base` is the key as the operator saw it. Raises Conflict if someone has changed the same unit since then, and
+        OperatorError if the change is not allowed. In both cases, nothing is written. The audit entry records the
+        differences from the stored key.
         """
 
         def transaction() -> Transaction[ApiKey | None]:
@@ -158,9 +162,9 @@ class Keys:
         return await self._db.write(transaction(), KEYS_CHANGED)
 
     async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
-        """Gives the key a new secret. The old secrets work until `old_until`."""
+        """Gives the key a new secret. The old secrets keep working until `old_until`."""
         schema = self._db.schema
-        # If two rotations run at once, the second waits for the lock. It then sees the secret of the first and ends it.
+        # If two rotations run concurrently, the second waits for the lock, then expires the first one's secret.
         lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
         end = Statement(
             f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
@@ -170,20 +174,20 @@ class Keys:
         await self._db.write(rotation, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
-        """Returns when the last old secret of a rotated key stops working, or None if only the new secret works."""
+        """Returns when a rotated key's last old secret stops working, or None if only the new secret works."""
         working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
         ((until,),) = await self._db.read(working, key_id, now)
         return None if until is None else float(until)
 
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
-        """Ends all secrets of the key except the newest."""
+        """Expires all of the key's secrets except the newest."""
         schema = self._db.schema
-        # 0 instead of the current time, because a node whose clock is behind would accept the old secret for a while.
+        # Use 0, not the current time, because a node whose clock is behind would still accept the old secret.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 
     async def expiring(self, now: float, by: float) -> int:
-        """Returns how many keys expire after `now` and no later than `by`, without revoked keys."""
+        """Returns how many keys expire after `now` and no later than `by`. Does not count revoked keys."""
         soon = f"SELECT count(*) FROM {self._db.schema}.keys WHERE expires > $1 AND expires <= $2 AND revoked IS NULL"
         ((count,),) = await self._db.read(soon, now, by)
         return int(count)

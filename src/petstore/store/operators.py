@@ -1,4 +1,4 @@
-"""Operators in the store."""
+"""Stores operators."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class Operators:
         self._table = f"{db.schema}.operators"
 
     async def find(self, digest: bytes) -> Operator | None:
-        """Returns the operator whose token has this hash, or None if there is none or the operator is revoked."""
+        """Returns the operator whose token has this hash, or None if no operator has it or the operator is revoked."""
         return await self._one("digest = $1 AND revoked IS NULL", digest)
 
     async def get(self, name: str) -> Operator | None:
@@ -39,7 +39,10 @@ class Operators:
         return await self._change(insert, entry)
 
     async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        """Changes a role. Returns False if the operator does not exist or is revoked. The entry records both roles."""
+        """Changes an operator's role. Returns False if the operator does not exist or is revoked.
+
+        The audit entry records the old and the new role.
+        """
 
         def transaction() -> Transaction[bool]:
             valid = f"FROM {self._table} WHERE name = $1 AND revoked IS NULL"

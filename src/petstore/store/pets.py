@@ -1,4 +1,4 @@
-"""Animals in the store: reads, searches, counts, adds and edits them."""
+"""Reads, searches, counts, adds and edits the animals in the store."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_sto
 
 
 class Pets:
-    """All changes that `page` and `get` show are announced, including those of other processes. See `freshness.py`."""
+    """`page` and `get` return only announced changes, including changes by other processes. See `freshness.py`."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -41,7 +41,7 @@ class Pets:
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
         self._page_by_status_sql = page_sql(db.schema, columns=numbered, by_status=True)
-        # For one animal, a join with the only row of `changes` is 0.8 µs faster in SQLite than a subquery.
+        # For a single animal, joining the only row of `changes` is 0.8 µs faster in SQLite than a subquery.
         members = ", ".join(f"pets.{field}" for field in PET_FIELDS)
         self._pet_sql = (
             f"SELECT {members}, changes.edited FROM {db.schema}.pets CROSS JOIN {db.schema}.changes WHERE pets.id = $1"
@@ -49,18 +49,18 @@ class Pets:
 
     @property
     def immediate(self) -> bool:
-        """Whether reads return without waiting."""
+        """Whether reads complete without yielding to the event loop."""
         return self._db.immediate
 
     # Reading
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
-        """Returns animals with an id above `after`, ordered by id. All pages cost the same."""
+        """Returns animals with an id above `after`, ordered by id. Later pages are as fast as the first."""
         if status is None:
             rows = await self._db.read(self._page_sql, after, limit + 1)
         else:
             rows = await self._db.read(self._page_by_status_sql, after, limit + 1, status)
-        # The query reads one row more than the page shows, to find out whether there is a next page.
+        # The query reads one extra row to find out whether there is a next page.
         if not self._is_announced(rows):
             await self._freshness.check()
         return Page(_pets_of(rows[:limit]), len(rows) > limit)
@@ -72,10 +72,10 @@ class Pets:
         return Pet(*rows[0][:-1]) if rows else None
 
     def _is_announced(self, rows: Sequence[Row]) -> bool:
-        """Returns whether all changes that these rows show are announced.
+        """Returns whether all changes visible in these rows have been announced.
 
         The rows are ordered by id. Each row ends with the number of the latest edit. Returns False if there are no
-        rows, because then the number is not known.
+        rows, because the number is unknown in that case.
         """
         announced = self._freshness.announced
         return bool(rows) and rows[-1][0] <= announced.added and rows[0][-1] <= announced.edited
@@ -85,7 +85,7 @@ class Pets:
         return await self._search(query, after, limit, newest_first=False)
 
     async def newest(self, query: PetQuery, *, before: int | None = None, limit: int) -> Found:
-        """Returns matching animals with an id below `before`, the highest id first."""
+        """Returns matching animals with an id below `before`, highest id first."""
         return await self._search(query, INT64_MAX if before is None else before, limit, newest_first=True)
 
     async def _search(self, query: PetQuery, start: int, limit: int, *, newest_first: bool) -> Found:
@@ -93,7 +93,7 @@ class Pets:
             return Found([], start, more=False)
         step = self._db.bounds.search_step
         values: list[Any] = [start, step, limit + 1]
-        # The inner query ignores the status, because reading rows in the order of their ids is cheapest.
+        # The inner query ignores the status, because reading rows in id order is fastest.
         read = page_sql(self._db.schema, columns=", ".join(PETS.columns), newest_first=newest_first)
         fits = self._condition(query, values)
         rows = await self._db.read_long(f"SELECT {PET_COLUMNS} FROM ({read}) AS p WHERE {fits} LIMIT $3", *values)
@@ -103,9 +103,9 @@ class Pets:
         return Found([Pet(*row) for row in rows], last[0][0] if last else start, more=bool(last))
 
     async def count_below(self, query: PetQuery, before: int) -> tuple[int, bool]:
-        """Counts the matches among the next `search_step` animals below this id.
+        """Counts the matches among the next `search_step` animals with an id below `before`.
 
-        Returns their number, and whether there may be more animals to search.
+        Returns the number of matches, and whether there may be more animals to search.
         """
         step = self._db.bounds.search_step
         values: list[Any] = [before, step]
@@ -116,7 +116,7 @@ class Pets:
         return int(matching), read_count == step
 
     def _condition(self, query: PetQuery, values: list[Any]) -> str:
-        """Returns the condition of a query. Appends its parameters to `values`."""
+        """Returns the SQL condition for a query. Appends its parameters to `values`."""
 
         def bind(value: object) -> str:
             values.append(value)
@@ -137,7 +137,7 @@ class Pets:
         return " AND ".join(conditions)
 
     async def matching(self, query: PetQuery) -> Matching:
-        """Returns how many animals match. Reads all animals, so it is too slow for a request."""
+        """Returns how many animals match. Reads all animals, so it is too slow to run during a request."""
         values: list[Any] = []
         fits = self._condition(query, values)
         totals = "count(*), coalesce(sum(edited), 0), coalesce(max(id), 0)"
@@ -145,12 +145,12 @@ class Pets:
         return Matching(*row)
 
     async def is_adder(self, name: str) -> bool:
-        """Returns whether this is the name of a key, or of an import or operator that has added animals."""
+        """Returns whether `name` is the id of a key, or identifies an import or operator that has added animals."""
         known = f"SELECT 1 FROM {self._db.schema}.adders WHERE name = $1"
         return can_be_stored(name) and bool(await self._db.read_long(known, name))
 
     async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
-        """Returns who added these animals, and when, by id. Animals that do not exist are skipped."""
+        """Returns who added these animals, and when, by id. Skips animals that do not exist."""
         rows = await self._db.read_long(
             f"SELECT p.id, p.added_at, a.kind, a.name FROM {self._db.schema}.pets AS p"
             f" LEFT JOIN {self._db.schema}.adders AS a ON a.id = p.added_by WHERE p.id = ANY($1)",
@@ -159,7 +159,7 @@ class Pets:
         return {pet_id: Origin(Adder(kind, name) if kind else None, at) for pet_id, at, kind, name in rows}
 
     async def count(self) -> dict[PetStatus, int]:
-        """Returns the number of animals by status. Reads all animals, so it is too slow for a request."""
+        """Returns the number of animals by status. Reads all animals, so it is too slow to run during a request."""
         rows = await self._db.read_long(f"SELECT status, count(*) FROM {self._db.schema}.pets GROUP BY status")
         return {**dict.fromkeys(STATUSES, 0), **dict(map(tuple, rows))}
 
@@ -173,9 +173,10 @@ class Pets:
         deadline: float | None = None,
         key_id: str = "",
     ) -> Added:
-        """Adds an animal. Returns when it is on disk and visible to every reader. For arguments, see `Database.add`.
+        """Adds an animal. Returns once it is on disk and visible to every reader.
 
-        Raises IdempotencyMismatch if `idempotency_key` was used with another body.
+        See `Database.add` for the arguments. Raises IdempotencyMismatch if `idempotency_key` has been used with a
+        different body.
         """
         added = await self._db.add(new, now, idempotency_key, deadline, key_id)
         if added.replayed and added.pet.id > self._freshness.announced.added:
@@ -183,7 +184,7 @@ class Pets:
         return added
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Adds an animal and an audit entry, which has the animal's id as its subject and its values as the detail."""
+        """Adds an animal, and an audit entry with the animal's id as its subject and its values as its detail."""
 
         def transaction() -> Transaction[Pet]:
             (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
@@ -193,7 +194,7 @@ class Pets:
         return await self._db.write(transaction(), ADDED)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Sets the status of animals, and returns the animals that exist. Each change gets an audit entry."""
+        """Sets the status of animals, and returns those that exist. Adds an audit entry for each change."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from locked_pets(self._db, pet_ids)
@@ -207,10 +208,11 @@ class Pets:
         return await self._db.write(transaction(), EDITED)
 
     async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
-        """Returns the changed animal, or None if no animal has this id.
+        """Changes an animal and returns it, or returns None if no animal has this id.
 
-        `base` is the animal as the operator saw it. Raises Conflict if the same member has been changed since, or
-        InvalidBody, and writes nothing. The audit entry records the difference from the stored animal.
+        `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same member since then,
+        and InvalidBody if a new value is invalid. In both cases, nothing is written. The audit entry records the
+        differences from the stored animal.
         """
 
         def transaction() -> Transaction[Pet | None]:
@@ -234,12 +236,12 @@ class Pets:
 
 
 def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
-    """Part of a transaction: locks animals, and returns those that exist.
+    """Locks animals as part of a transaction, and returns those that exist.
 
-    With `unedited`, animals that an operator has changed are skipped.
+    With `unedited`, skips animals that an operator has changed.
     """
     which = "id = ANY($1) AND edited = 0" if unedited else "id = ANY($1)"
-    # Locked in the order of their ids, so that two operators cannot deadlock.
+    # Lock in id order, so that two operators cannot deadlock.
     found = yield Statement(
         f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE {which} ORDER BY id {db.for_update}", (list(pet_ids),)
     )
@@ -247,7 +249,7 @@ def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False)
 
 
 def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
-    """Part of a transaction: adds animals with new, consecutive ids, and returns them."""
+    """Adds animals with new, consecutive ids as part of a transaction, and returns them."""
     added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()
     first = yield from db.draw_pet_ids(len(new))
@@ -259,7 +261,7 @@ def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float)
 def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False, newest_first: bool = False) -> str:
     """Returns a query for up to $2 animals with ids above $1, or below it with `newest_first`.
 
-    With `by_status`, it returns only animals with the status $3.
+    With `by_status`, the query returns only animals with the status $3.
     """
     beyond, order = ("<", "DESC") if newest_first else (">", "ASC")
     condition = "status = $3 AND " if by_status else ""
@@ -267,7 +269,7 @@ def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False
 
 
 def _pets_of(rows: Sequence[Row]) -> list[Pet]:
-    """Returns the animals in rows that end with the number of the latest edit."""
+    """Converts rows to animals. Each row has the number of the latest edit as an extra last column."""
     return [Pet(*row[:-1]) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Removals in the store. An operator can remove several animals at once, and restore some or all of them.
+"""Stores removals. An operator can remove several animals together, and restore some or all of them later.
 
 Removing moves animals from the table `pets` to `removed_pets`. Restoring moves them back unchanged. See
 docs/decisions/0022.
@@ -34,14 +34,14 @@ class Removals:
     # Reading
 
     async def find(self, removal_ids: Sequence[str]) -> dict[str, Removal]:
-        """Returns the removals with these ids. Unknown ids are skipped."""
+        """Returns the removals with these ids. Skips unknown ids."""
         rows = await self._db.read_long(
             f"SELECT {self._removal} FROM {self._db.schema}.removals AS r WHERE r.id = ANY($1)", list(removal_ids)
         )
         return {row[0]: Removal(*row) for row in rows}
 
     async def of_pets(self, pet_ids: Sequence[int]) -> dict[int, RemovedPet]:
-        """Returns those of the animals that are removed, by id."""
+        """Returns the animals with these ids that have been removed, by id."""
         columns = ", ".join(f"removed.{field}" for field in PET_FIELDS)
         rows = await self._db.read_long(
             f"SELECT {columns}, {self._removal} FROM {self._removed} AS removed"
@@ -56,8 +56,7 @@ class Removals:
     async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
         """Removes the animals that exist. Their ids are never assigned again.
 
-        If a client repeats the create of a removed animal with its idempotency key, it still gets the original
-        response.
+        If a client retries the create with the same idempotency key, it still gets the original response.
         """
         removal_id = new_removal_id()
 
@@ -77,8 +76,8 @@ class Removals:
     ) -> Removal:
         """Removes the matching animals with ids up to `up_to`. Returns the removal.
 
-        Works in steps, so that creates never wait long. If interrupted, the removal contains the animals removed so
-        far. `removing` is called with their number after each step.
+        Removes a limited number in each transaction, so that creates never wait long. If interrupted, the removal
+        contains the animals removed so far. Calls `removing` with their number after each transaction.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -89,7 +88,7 @@ class Removals:
         await self._db.write(begin, NOTHING)
 
         def transaction(pet_ids: Sequence[int]) -> Transaction[int]:
-            # An operator may have changed some of the animals since they were found.
+            # An operator may have changed some of these animals since the search.
             found = yield from locked_pets(self._db, pet_ids, unedited=query.unedited)
             yield from self._remove(removal_id, [pet.id for pet in found])
             return len(found)
@@ -104,7 +103,7 @@ class Removals:
         return Removal(removal_id, entry.at, entry.actor, removed)
 
     async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Restores those of the animals that are removed, and returns them. Each removal gets one audit entry."""
+        """Restores and returns the animals with these ids that were removed. Adds one audit entry per removal."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
@@ -125,8 +124,8 @@ class Removals:
     ) -> int:
         """Restores all animals of a removal, and returns their number.
 
-        Works in steps, so that creates never wait long. If interrupted, another call restores the rest.
-        `restoring` is called with the number of animals restored so far.
+        Restores a limited number in each transaction, so that creates never wait long. If interrupted, another call
+        restores the rest. Calls `restoring` with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
 
@@ -179,7 +178,7 @@ class Removals:
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
     """Returns the audit entry for animals that are removed or restored together.
 
-    If there is only one animal, it is the subject of the entry, so that the entry is part of the animal's history.
+    The subject is the removal. For a single animal, it is the animal, so that the entry appears in its history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

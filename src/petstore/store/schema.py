@@ -1,4 +1,4 @@
-"""Shared by both backends: the tables and their columns, the conversion of rows, migrations, and text search."""
+"""Code shared by both backends: tables and their columns, row conversion, migrations, and text search."""
 
 import re
 import string
@@ -22,7 +22,7 @@ UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store
 
 
 class Table(NamedTuple):
-    """A table. `key` has the columns of its primary key, by which rows are ordered."""
+    """A table. `key` lists the columns of the primary key. Rows are copied in the order of this key."""
 
     name: str
     columns: Sequence[str]
@@ -32,14 +32,14 @@ class Table(NamedTuple):
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
-# The columns of an animal and of a new animal, in the order of the fields of `Pet` and `NewPet`, and their PostgreSQL
-# types.
+# The columns of an animal and of a new animal, in the same order as the fields of `Pet` and `NewPet`. TYPES contains
+# their PostgreSQL types.
 PET_FIELDS: tuple[str, ...] = Pet.__struct_fields__
 NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
 PET_COLUMNS = ", ".join(PET_FIELDS)
 NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
-# The columns of a key. The environment is that of the store.
+# The columns of a key. The environment is not a column, because each store belongs to one environment.
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
@@ -69,8 +69,8 @@ RECENT_ERRORS = Table(
     ("key_id", "at", "request_id"),
 )
 OPERATORS = Table("operators", ("name", "digest", "created", "revoked", "role"), ("name",))
-# The tables that `petstore copy` copies, ordered so that foreign keys are valid: keys before secrets, removals before
-# removed animals.
+# The tables that `petstore copy` copies. Referenced tables come first, to satisfy foreign keys: keys before secrets,
+# removals before removed animals.
 TABLES = (
     PETS,
     ADDERS,
@@ -92,8 +92,8 @@ TABLES = (
 # Tables about the database itself, which are not copied.
 OWN_TABLES = ("changes", "copying")
 
-# The last id that each table has assigned, which can be higher than the ids of all remaining rows. Writing a row here
-# can only raise the last id.
+# The last id that each table has assigned. It can be higher than the highest remaining id, because rows can be removed.
+# Writing to this table can raise the last id but never lower it.
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 
@@ -102,14 +102,14 @@ new_pet_row: Callable[[NewPet | Pet], Row] = attrgetter(*NEW_PET_FIELDS)
 
 
 def key_from_row(environment: Environment, row: Sequence[Any]) -> ApiKey:
-    """Returns the key in a row with the columns KEY_COLUMNS."""
+    """Converts a row with the columns KEY_COLUMNS to a key."""
     values = dict(zip(KEY_FIELDS, row, strict=True))
     values["scopes"] = tuple(values["scopes"].split())
     return ApiKey(environment=environment, **values)
 
 
 def key_from_secret_row(environment: Environment, row: Sequence[Any], until: float | None) -> ApiKey:
-    """Returns the key in a row, which expires no later than its secret does at `until`."""
+    """Converts a row to a key. The key expires no later than its secret, which expires at `until`."""
     key = key_from_row(environment, row)
     if until is None or (key.expires is not None and key.expires <= until):
         return key
@@ -117,7 +117,7 @@ def key_from_secret_row(environment: Environment, row: Sequence[Any], until: flo
 
 
 def key_row(key: ApiKey) -> Row:
-    """Returns the row of a key for the table `keys`."""
+    """Converts a key to a row of the table `keys`."""
     return tuple(" ".join(key.scopes) if field == "scopes" else getattr(key, field) for field in KEY_FIELDS)
 
 
@@ -125,13 +125,13 @@ def key_row(key: ApiKey) -> Row:
 
 
 class Migration(NamedTuple):
-    version: int  # the schema version that it creates
+    version: int  # the schema version after this migration
     sql: str
 
 
 @cache
 def known_migrations(backend: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
-    """Returns the migrations of a backend, in order. The first one creates all tables in an empty store."""
+    """Returns a backend's migrations, in order. The first one creates all tables in an empty store."""
     files = resources.files("petstore.store").joinpath("migrations", backend).iterdir()
     return tuple(sorted(Migration(int(file.name[:4]), file.read_text()) for file in files))
 
@@ -140,9 +140,9 @@ NEWEST_SCHEMA = known_migrations("sqlite")[-1].version
 
 
 def pending(migrations: Sequence[Migration], version: int) -> list[Migration]:
-    """Returns the migrations that a store of this schema version needs, in order. An empty store has version 0.
+    """Returns the migrations that a store with this schema version needs, in order. An empty store has version 0.
 
-    Raises OperatorError for a store that a newer Petstore has migrated.
+    Raises OperatorError if a newer version of Petstore has migrated the store.
     """
     newest = migrations[-1].version
     if version > newest:
@@ -157,15 +157,15 @@ _NEVER_STORED = re.compile("[\x00\ud800-\udfff]").search
 
 
 def can_be_stored(text: str) -> bool:
-    """Returns whether a text can be in a store. PostgreSQL rejects NUL and surrogates."""
+    """Returns whether a string can be stored. PostgreSQL rejects NUL and surrogates."""
     return not _NEVER_STORED(text)
 
 
 def spellings(text: str) -> list[str]:
-    """Returns the forms of a text to search for, or nothing if no stored text can contain it.
+    """Returns the variants of a string to search for, or an empty list if no stored string can contain it.
 
-    Both stores convert A to Z to lower case before they search. They differ in how they convert other letters, so the
-    search tries those as typed, in lower case, in upper case and in title case.
+    Both backends convert A to Z to lower case before they search. They convert other letters differently, so the search
+    tries those letters as typed, in lower case, in upper case and in title case.
     """
     if not text or not can_be_stored(text):
         return []

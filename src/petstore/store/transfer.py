@@ -15,7 +15,7 @@ class Transfer:
         self._db = db
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
-        """Adds all rows or none. The rows must be ordered by their key. Ids that are assigned later are higher."""
+        """Adds all rows or none. Rows must be ordered by primary key. Ids assigned later are higher than theirs."""
         await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
 
     def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
@@ -28,7 +28,7 @@ class Transfer:
             yield from self._db.raise_last_id(table.name, rows[-1][0])
 
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Returns up to `limit` rows, ordered by the table's key. `after` is the key of the last row before them."""
+        """Returns up to `limit` rows, ordered by primary key. `after` is the key of the last row already read."""
         columns, key = ", ".join(table.columns), ", ".join(table.key)
         places = ", ".join(f"${place}" for place in range(2, len(table.key) + 2))
         where = f"WHERE ({key}) > ({places})" if after else ""

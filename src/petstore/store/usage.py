@@ -1,4 +1,4 @@
-"""Usage in the store: per key and operation by minute, hour and day, and the totals of all keys."""
+"""Stores usage per key and operation by minute, hour and day, and the totals across all keys."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# Rows that are deleted by age: the table, the interval, and the age in seconds. None means that the operator sets it.
+# Rows deleted by age: the table, the interval, and the maximum age in seconds. If None, `usage_days` sets the age.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
@@ -48,19 +48,19 @@ class Usage:
     ) -> None:
         """Adds each row to the minute, hour and day that contain its `start`, and deletes expired rows.
 
-        `anonymous` has the requests without a valid key, which count only in the totals.
+        `anonymous` contains the requests without a valid key, which are added only to the totals.
         """
         if rows or last_used or anonymous:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Adds the increase of each total since the last call, as `admitted` at `at`.
+        """Adds the increase in each total since the last call, as requests `admitted` at the time `at`.
 
-        With `late`, `at` also becomes the last use of the keys, because a worker that was killed may not have recorded
-        it.
+        With `late`, also records `at` as the time the keys were last used, because a worker that was killed may not
+        have done so.
 
         Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
-        The same transaction stores the highest total of each epoch.
+        The transaction that adds admissions also stores the highest total seen in each epoch.
         """
         # Read without a lock first, because most totals have not grown.
         key_ids = sorted({total.key_id for total in totals})
@@ -133,7 +133,7 @@ class Usage:
             )
 
     def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
-        """Adds rows, which end with a count. They are sorted, so that writers lock them in the same order."""
+        """Returns a step that adds counts, the last value of each row. Sorts rows so that writers cannot deadlock."""
         counts: Counter[tuple[Any, ...]] = Counter()
         for *cell, count in rows:
             counts[tuple(cell)] += count
@@ -146,7 +146,7 @@ class Usage:
         )
 
     async def add_errors(self, errors: Sequence[RecentError]) -> None:
-        """Adds errors, and keeps only the newest RECENT_ERRORS of each key."""
+        """Adds errors, and keeps only the newest RECENT_ERRORS for each key."""
         if not errors:
             return
         columns, places = ", ".join(ERRORS.columns), ", ".join(f"${n}" for n in range(1, len(ERRORS.columns) + 1))
@@ -161,7 +161,7 @@ class Usage:
         await self._write(steps(insert, keep_newest))
 
     async def recent_errors(self, key_id: str) -> list[RecentError]:
-        """Returns the recent errors of a key, the newest first."""
+        """Returns a key's recent errors, newest first."""
         rows = await self._db.read(
             f"SELECT {', '.join(ERRORS.columns)} FROM {self._errors} WHERE key_id = $1"
             f" ORDER BY at DESC, request_id LIMIT {RECENT_ERRORS}",
@@ -172,7 +172,7 @@ class Usage:
     async def of_keys(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[KeyUsage]:
-        """Returns the usage of these keys in the intervals that begin at `starts`, for one operation or for all."""
+        """Returns these keys' usage in the intervals that begin at `starts`, for one operation or for all of them."""
         rows = await self._db.read(
             f"SELECT key_id, start, measure, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"
@@ -191,8 +191,11 @@ class Usage:
         after: str = "",
         operation: OperationName | None = None,
     ) -> list[KeyTotal]:
-        """Returns the keys with the most requests from `since` to before `until`. `after` ended the previous page."""
-        # Errors are part of `admitted`. The || '' stops SQLite from scanning the whole index to get the keys in order.
+        """Returns the keys with the most requests from `since` (inclusive) to `until` (exclusive).
+
+        `after` is the id of the last key on the previous page.
+        """
+        # `admitted` includes errors. The || '' keeps SQLite from scanning the whole index to return keys in order.
         rows = await self._db.read_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'admitted'), 0) AS bigint) AS admitted,"
@@ -210,7 +213,7 @@ class Usage:
         return [KeyTotal(*row) for row in rows]
 
     async def admitted(self, *, interval: Interval, since: int, until: int) -> list[tuple[str, OperationName, int]]:
-        """Returns the admitted requests per key and operation from `since` to before `until`."""
+        """Returns the admitted requests per key and operation from `since` (inclusive) to `until` (exclusive)."""
         rows = await self._db.read_long(
             f"SELECT key_id, operation, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start >= $2 AND start < $3 AND measure = 'admitted' GROUP BY key_id, operation",

@@ -1,4 +1,4 @@
-"""Shared by the writers of both backends: queued animals, replays, and the delivery of results."""
+"""Code shared by both backends' writers: queued creates, idempotent replays, and delivery of results."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -16,7 +16,7 @@ class AddPet:
     """A queued create."""
 
     future: "asyncio.Future[Added]"
-    deadline: float  # by the writer's clock
+    deadline: float  # measured with the writer's clock
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
@@ -29,12 +29,12 @@ def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
-# For the name of each idempotency key, the digest of the body that it was first used with, and the animal.
+# Maps the name of each idempotency key to the digest of its first request body and the animal that was added.
 Records = dict[tuple[str, str], tuple[bytes, Pet]]
 
 
 def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = ()) -> list[AddPet]:
-    """Returns the creates to write: those without an idempotency key, and the first with each unrecorded key."""
+    """Returns the creates to write: all without an idempotency key, and the first one for each unrecorded key."""
     used = set(recorded)
     first = []
     for add in batch:
@@ -63,7 +63,7 @@ def replay(batch: Iterable[AddPet], records: Records) -> None:
 
 
 def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
-    if key.name not in records:  # another node has just pruned it; a retry adds the animal
+    if key.name not in records:  # another node has just pruned it; a retry will add the animal
         return Unavailable("an idempotency record was pruned")
     digest, pet = records[key.name]
     return Added(pet, replayed=True) if digest == key.body_digest else IdempotencyMismatch()
@@ -72,7 +72,8 @@ def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     """Sets each result or exception on its future, unless the caller has stopped waiting.
 
-    A caller that receives a bug logs it with its request id. A bug that no caller receives is logged here.
+    An exception other than a PetstoreError is a bug. The caller that receives it logs it with the request id. If no
+    caller is waiting, it is logged here.
     """
     bugs: dict[Exception, bool] = {}  # whether a caller received the bug
     for future, result in results:

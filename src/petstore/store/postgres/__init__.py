@@ -1,6 +1,6 @@
-"""The store for several machines: PostgreSQL with one schema per environment.
+"""The store for deployments on several machines: PostgreSQL with one schema per environment.
 
-Each read uses a connection of the pool. Creates are queued, and one statement adds all queued animals.
+Reads use connections from a pool. Creates are queued, and a single statement adds all queued animals.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,6 @@ from petstore.store.postgres.pool import PostgresPool
 def open_databases(
     url: str, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> list[PostgresDatabase]:
-    """Returns the databases of both environments. They share a pool, which connects on first use."""
+    """Returns both environments' databases. They share a connection pool, which connects on first use."""
     pool = PostgresPool(url, [schema_of(each) for each in ENVIRONMENTS], policy)
     return [PostgresDatabase(pool, each, announce(each), policy.bounds) for each in ENVIRONMENTS]

@@ -1,4 +1,4 @@
-"""Adds clients' animals to PostgreSQL in batches. A batch is one multi-row statement with one commit."""
+"""Adds clients' animals to PostgreSQL in batches. Each batch is a single multi-row statement with its own commit."""
 
 import asyncio
 import time
@@ -18,13 +18,13 @@ from petstore.store.postgres.pool import Connection, PostgresPool
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
 from petstore.store.writing import AddPet, Records, deliver, first_uses, log_bug, new_records, newly_added, replay
 
-BATCH_MAX = 500  # animals in one statement
+BATCH_MAX = 500  # animals per statement
 
 SEQUENCES = {
     "adders": "adders_id_seq",
     "pets": "pets_id_seq",
     "audit": "audit_id_seq",
-}  # the sequence that assigns the ids of each table
+}  # the sequence that assigns each table's ids
 
 R = TypeVar("R")
 
@@ -42,20 +42,21 @@ async def watched(health: Health, call: Awaitable[R]) -> R:
 
 
 def lock_pet_ids(schema: str) -> str:
-    """Returns an expression that waits for the lock on the ids of animals, and holds it until the transaction ends."""
+    """Returns a SQL expression that acquires the lock on animal ids and holds it until the transaction ends."""
     return f"pg_advisory_xact_lock(hashtext('{schema}.pet_ids'))"
 
 
 def _add_sql(schema: str) -> str:
     """Returns the statement that adds a batch in one transaction.
 
-    Its parameters are arrays, one per column: the columns of new animals, then the key's id, the token and the digest.
-    They are followed by the current time and by the time up to which idempotency records have expired.
+    The first parameters are arrays, one per column: the columns of a new animal, the API key's id, the idempotency
+    token and the body digest. The last two parameters are the current time and the time before which idempotency
+    records have expired.
 
-    Batches of other nodes wait for the lock on the ids. The ids are drawn first, so that the statement can return the
-    id of each row. A row whose idempotency record exists and has not expired is not added. If another transaction is
-    writing that record, this one waits for it. All batches claim records in the same order, so that two batches cannot
-    deadlock.
+    Batches from other nodes wait for the lock on animal ids. The ids are assigned first, so that the statement can
+    return the id of each row. A row is not added if it has an idempotency record that has not expired. If another
+    transaction is writing that record, this one waits for it. All batches claim records in the same order, so that two
+    batches cannot deadlock.
     """
     types = [*(TYPES[field] for field in NEW_PET_FIELDS), "text", "text", "bytea"]
     arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(types, 1))
@@ -89,9 +90,9 @@ SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON in
 
 
 def _earlier_sql(schema: str) -> str:
-    """Returns the query for existing idempotency records. They contain the animal as it was when it was added.
+    """Returns the query for existing idempotency records, which contain the animal as it was originally added.
 
-    This is a separate statement, because it must see records that were committed while the first statement waited.
+    This is a separate statement because it must see records that were committed while the first statement waited.
     """
     columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
     return (
@@ -149,7 +150,7 @@ class BatchedCreates:
         return future
 
     async def drain(self) -> None:
-        """Waits until all queued creates have their results."""
+        """Waits until all queued creates have finished."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
 
@@ -170,7 +171,7 @@ class BatchedCreates:
             self._writing = None
 
     def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
-        """Returns the creates that have enough time left, and refuses the others. Skips callers that have gone."""
+        """Returns the creates that have enough time left, and fails the others. Drops those whose callers have gone."""
         latest = time.monotonic() + self._bounds.timeouts.reserve
         in_time = []
         for add in batch:
@@ -185,7 +186,7 @@ class BatchedCreates:
         return in_time
 
     async def _write_batch(self, batch: list[AddPet]) -> None:
-        """Writes a batch, announces it, and then delivers the results."""
+        """Writes a batch, announces the new animals, and then delivers the results."""
         try:
             await watched(self._health, self._pool.run(lambda connection: self._commit(connection, batch)))
             STORE_BATCH.observe(len(batch), self._environment)
@@ -194,7 +195,7 @@ class BatchedCreates:
             if new:
                 await self._freshness.announce(ADDED, Numbers(added=max(new)))
         except PetstoreError as outage:
-            # The creates queued behind this batch would wait for the same outage, so they fail now.
+            # The outage would affect the creates queued behind this batch too, so fail them immediately.
             batch, self._waiting = batch + self._waiting, []
             results = [outage] * len(batch)
         except Exception as bug:
@@ -202,7 +203,7 @@ class BatchedCreates:
         deliver(zip((add.future for add in batch), results, strict=True))
 
     async def _prune(self, now: float) -> None:
-        """Deletes some expired idempotency records. Runs after the results are delivered, so no caller waits for it."""
+        """Deletes some expired idempotency records. Runs after results are delivered, so no caller waits for it."""
         if now - self._pruned < self._bounds.prune_interval:
             return
 
@@ -212,7 +213,7 @@ class BatchedCreates:
 
         try:
             if await self._pool.run(work) == f"DELETE {self._bounds.pruned_records}":
-                return  # there may be more; the next batch continues
+                return  # there may be more; the next batch prunes them
         except Unavailable:
             pass  # the next batch reports the outage
         except Exception as bug:
@@ -226,7 +227,7 @@ class BatchedCreates:
             if len(batch) == 1:
                 batch[0].result = bug
                 return
-            for add in batch:  # a bad row must not fail the others
+            for add in batch:  # one bad row must not make the others fail
                 await self._commit(connection, [add])
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
@@ -253,7 +254,7 @@ class BatchedCreates:
             replay(batch, earlier | new_records(first))
 
     async def _earlier(self, connection: Connection, keys: list[IdempotencyKey]) -> Records:
-        """Returns the idempotency records that earlier transactions wrote."""
+        """Returns the idempotency records written by earlier transactions."""
         rows: list[Any] = await connection.fetch(
             self._earlier_sql, [key.key_id for key in keys], [key.token for key in keys]
         )

@@ -1,4 +1,4 @@
-"""Runs the shared SQL in one schema of PostgreSQL."""
+"""Runs the shared SQL in a PostgreSQL schema."""
 
 import asyncio
 from collections.abc import Collection
@@ -97,7 +97,7 @@ class PostgresDatabase:
         return Numbers(*found)
 
     def contains(self, column: str, place: int) -> str:
-        # With the collation C, lower() converts only A to Z, as in SQLite.
+        # With the collation C, lower() converts only A to Z, as it does in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -115,7 +115,7 @@ class PostgresDatabase:
         )
 
     def check_space(self) -> None:
-        """Does nothing, because this process cannot see the disk of PostgreSQL."""
+        """Does nothing, because this process cannot see PostgreSQL's disk."""
 
     async def ping(self) -> None:
         rows = await self.read(
@@ -134,7 +134,7 @@ class PostgresDatabase:
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Executes the statements of a transaction that has begun. Raises the exceptions of asyncpg."""
+    """Executes the statements of an open transaction and returns its result. Raises asyncpg exceptions."""
     try:
         step = next(transaction)
         while True:

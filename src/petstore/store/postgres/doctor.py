@@ -25,14 +25,14 @@ _SAFETY = {
 
 
 class ServerReport(NamedTuple):
-    server: list[str]  # faults of the server
-    stores: dict[Environment, list[str]]  # faults of each environment
-    about: dict[Environment, str]
+    server: list[str]  # problems with the server
+    stores: dict[Environment, list[str]]  # problems with each environment
+    about: dict[Environment, str]  # a description of each environment's schema
     ahead: float  # seconds by which the server's clock is ahead of this machine's
 
 
 async def check_server(url: str, connections: int) -> ServerReport:
-    """Checks a server to which this node may open `connections` connections.
+    """Checks a server, including whether it accepts `connections` connections from this node.
 
     Raises OSError, TimeoutError and asyncpg.PostgresError.
     """
@@ -67,7 +67,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 
 async def _connect(hosts: list[str]) -> Connection:
-    """Connects to the host that accepts writes, as the service does, or else to the first host that responds."""
+    """Connects to the host that accepts writes, as the service does. If there is none, connects to any host."""
     outage: Exception = OSError("no host")
     for wanted in ("read-write", "any"):
         for host in hosts:

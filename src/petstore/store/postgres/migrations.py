@@ -1,4 +1,4 @@
-"""Recognises a PostgreSQL schema written by Petstore, and migrates it to the newest version."""
+"""Recognises PostgreSQL schemas written by Petstore, and migrates them to the newest version."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import asyncpg
 from petstore.errors import OperatorError
 from petstore.store.schema import UNRECOGNISED, Migration, known_migrations, pending
 
-MIGRATION_LOCK = 7_387_783  # an arbitrary number, the same on every node
+MIGRATION_LOCK = 7_387_783  # an arbitrary number that is the same on every node
 APPLICATION_NAME = "petstore"  # shown in pg_stat_activity
 KNOWN = known_migrations("postgres")
 
@@ -38,7 +38,7 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
     """
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-        # CREATE SCHEMA IF NOT EXISTS reads a cache, which may miss what another node did while this one waited.
+        # CREATE SCHEMA IF NOT EXISTS reads a cache, which may miss a schema that another node has just created.
         if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         needed = await _pending(connection, schema, migrations)
@@ -53,7 +53,7 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
 
 
 async def is_migrated(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> bool:
-    """Returns whether the schema has the newest version. Raises OperatorError if this version cannot use it."""
+    """Returns whether the schema is up to date. Raises OperatorError if this version of Petstore cannot use it."""
     return not await _pending(connection, schema, migrations)
 
 

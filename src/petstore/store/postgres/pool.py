@@ -1,4 +1,4 @@
-"""The pool of connections to PostgreSQL: its limits, timeouts and recovery. Translates the errors of asyncpg."""
+"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Translates asyncpg exceptions."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ from petstore.store.postgres import migrations
 from petstore.store.schema import NOT_MIGRATED, Migration
 from petstore.store.writing import log_bug
 
-# Errors. Each type corresponds to a class of SQLSTATEs.
+# Errors. Each exception type corresponds to a class of SQLSTATE codes.
 
-# Only bugs cause these errors: PostgreSQL rejects a value, a row or a statement, whatever its state.
+# These errors are always bugs: PostgreSQL rejects the value, the row or the statement itself.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
-# Exceptions to the above, which an operator can cause: missing permissions, or a dropped table.
+# Subclasses of the above that are not bugs. An operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-# After one of these errors, other connections to the server are probably broken too.
+# These errors suggest that other connections to the server are broken, too.
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -33,7 +33,7 @@ GONE = (
 
 
 def translate(error: Exception) -> Exception:
-    """Translates errors of the server or the network to Unavailable or OperatorError. Returns others unchanged."""
+    """Converts server and network errors to Unavailable or OperatorError. Returns other errors unchanged."""
     if isinstance(error, PetstoreError) or is_bug(error):
         return error
     if isinstance(error, asyncpg.ClientConfigurationError):
@@ -49,19 +49,19 @@ def is_bug(error: Exception) -> bool:
 
 
 def is_gone(error: Exception) -> bool:
-    """Returns whether other connections to this server are probably broken too."""
+    """Returns whether other connections to this server are probably broken, too."""
     return isinstance(error, GONE) and not isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
 # Connections
 
 T = TypeVar("T")
-Connection = Any  # asyncpg has no public type for the connections of its pool
+Connection = Any  # asyncpg has no public type for pooled connections
 Work = Callable[[Connection], Awaitable[T]]
 
 
 class PostgresPool:
-    """The connections of one process. Opened on first use, because a worker may start before its database."""
+    """One process's connections. Opened on first use, because a worker may start before its database does."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class PostgresPool:
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
         """Runs `work` with a connection and returns its result.
 
-        `work` runs in a separate task, so that a cancelled caller does not interrupt it in the middle of a statement.
-        The timeout defaults to the time that a request has for one call. Raises Unavailable and the exceptions of
-        `work`. Raises OperatorError only to operators. Bugs are raised unchanged.
+        `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
+        defaults to the timeout for one call in a request. Raises Unavailable, and any PetstoreError or bug that `work`
+        raises. Raises OperatorError only for operators' commands.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -105,7 +105,7 @@ class PostgresPool:
             task.add_done_callback(_log_unseen_bug)
             raise
         except OperatorError as error:
-            # For example, a newer node has migrated the schema. This node keeps running until it is replaced.
+            # For example, a newer node may have migrated the schema. This node keeps running until it is replaced.
             if self._policy.serving:
                 raise Unavailable(str(error)) from error
             raise
@@ -141,7 +141,7 @@ class PostgresPool:
         if self._pool is not None:
             return self._pool
         if self._opening is None:
-            # In a separate task, because a migration may take longer than the first caller waits.
+            # Use a separate task, because a migration may outlast the first caller's timeout.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
@@ -170,7 +170,10 @@ class PostgresPool:
             self._opening = None
 
     async def _needs_migration(self, connection: Connection, schema: str) -> bool:
-        """Raises OperatorError if the schema cannot be used, or needs a migration that the policy does not allow."""
+        """Returns whether the schema needs a migration.
+
+        Raises OperatorError if the schema cannot be used, or if the policy does not allow migrations.
+        """
         if await migrations.is_migrated(connection, schema, self._migrations):
             return False
         if not self._policy.migrate:
@@ -183,7 +186,7 @@ class PostgresPool:
         Divides the timeout among the hosts, because asyncpg would spend all of it on a host that drops packets.
         """
         options["timeout"] = self._timeouts.step / len(self._hosts)
-        *others, last = self._hosts  # a copy, because another connection may change the order meanwhile
+        *others, last = self._hosts  # a copy, because another connection attempt may change the order
         for host in others:
             with contextlib.suppress(*DRIVER):
                 return await self._connect_to(host, options)
@@ -196,11 +199,11 @@ class PostgresPool:
 
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
-            # asyncpg sends a last message before it closes a connection. A hanging server does not respond to it.
+            # asyncpg sends a final message before closing a connection. A server that hangs does not respond to it.
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running work, but no longer than a request would, and closes the connections."""
+        """Waits for running work, up to the timeout for one call, and closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -209,12 +212,12 @@ class PostgresPool:
             self._opening.cancel()
             await asyncio.wait([self._opening], timeout=timeout)
         if self._pool is not None:
-            with contextlib.suppress(TimeoutError):  # asyncpg then terminates open connections
+            with contextlib.suppress(TimeoutError):  # on a timeout, asyncpg terminates open connections
                 await asyncio.wait_for(self._pool.close(), timeout)
 
 
 def each_host(url: str) -> list[str]:
-    """Returns one URL for each host of a URL."""
+    """Splits a URL with several hosts into one URL per host."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
     return [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
@@ -232,14 +235,14 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         "reset": _nothing_to_reset,
     }
     if policy.pgbouncer:
-        # In transaction mode, each transaction may use a different server connection, without the statements that were
-        # prepared on the last one. PgBouncer also rejects settings that it does not track.
+        # In transaction mode, each transaction may use a different server connection, so prepared statements may be
+        # missing. PgBouncer also rejects settings that it does not track.
         options["statement_cache_size"] = 0
     else:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Otherwise PostgreSQL plans the query for a page each time, because of its LIMIT: 182 µs instead of 107.
+        # Otherwise, PostgreSQL would plan each page query again because of its LIMIT (182 µs instead of 107 µs).
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
         options["target_session_attrs"] = "read-write"  # the host that accepts writes
@@ -259,9 +262,9 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
-    """Terminates the connection at the deadline, because a hanging server does not respond to a ROLLBACK either.
+    """Terminates the connection at the deadline, because a server that hangs would not respond to ROLLBACK.
 
-    Raises TimeoutError in place of asyncpg's exception, which may be an AttributeError.
+    Raises TimeoutError instead of asyncpg's exception, which may be an AttributeError.
     """
     ended = False
 
@@ -287,7 +290,7 @@ def _terminate(connection: Connection) -> None:
 
 
 async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
-    """Terminates a connection that may be in the middle of an exchange. If the server is gone, expires all others."""
+    """Terminates a connection whose protocol state is unknown. If the server is gone, expires all others."""
     if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
         _terminate(connection)
     if pool is not None and is_gone(error):
@@ -295,7 +298,7 @@ async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Conn
 
 
 async def _nothing_to_reset(connection: Connection) -> None:
-    """Does nothing. Our statements leave no session state, and asyncpg's reset would cost an extra statement."""
+    """Does nothing. Our statements leave no session state, and asyncpg's reset would take another round trip."""
 
 
 def _log_unseen_bug(task: "asyncio.Task[Any]") -> None:

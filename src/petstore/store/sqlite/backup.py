@@ -1,4 +1,4 @@
-"""Copies a SQLite file as of one moment, while a service continues to write to it."""
+"""Makes a consistent copy of a SQLite file while a service continues to write to it."""
 
 import contextlib
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from petstore.store.database import steps
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout, translating
 from petstore.store.sqlite.database import raise_last_id, run
 
-STEP = 1_000  # pages between two calls of `progress`
+STEP = 1_000  # pages copied between calls to `progress`
 
 
 class Snapshot:
-    """The state of a file at one moment, with everything committed before and nothing committed later.
+    """A snapshot of a file. It contains everything committed before it was opened and nothing committed later.
 
     While a snapshot is open, SQLite cannot restart its write-ahead log, so the log grows with every write.
     """
@@ -28,12 +28,12 @@ class Snapshot:
         with translating():
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             set_busy_timeout(self._source, BUSY_TIMEOUT)
-            # Keep a transaction open. Otherwise, each commit by another connection would restart a copy in steps.
+            # Keep a transaction open. Otherwise, any commit by another connection would restart the copy.
             self._source.execute("BEGIN")
             self.bytes: int = self._source.pragma("page_count") * self._source.pragma("page_size")
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
-        """Copies the snapshot to a file. Calls `progress` with the number of bytes of each step. Raises Unavailable."""
+        """Copies the snapshot to a file. Calls `progress` with the bytes copied in each step. Raises Unavailable."""
         with translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
@@ -57,7 +57,7 @@ def record_entry(path: Path, entry: AuditEntry) -> None:
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
-    """Ensures that `path` assigns no id that the file it replaces has assigned.
+    """Ensures that the file at `path` never assigns an id that the `replaced` file has already assigned.
 
     Returns False if the replaced file cannot be read. Raises Unavailable.
     """
@@ -65,7 +65,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
-        return False  # damaged, which may be why it is replaced
+        return False  # damaged, which may be why it is being replaced
     with translating(), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))

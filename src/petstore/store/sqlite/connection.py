@@ -1,4 +1,4 @@
-"""Connections to a SQLite file, the translation of SQLite's errors, and the lock that queues writers."""
+"""Opens connections to SQLite files, translates SQLite's errors, and provides the lock that queues writers."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
 
-# When the write-ahead log has this many pages (16 MiB), it is copied into the file. Writers do not notice this.
+# When the write-ahead log reaches this many pages (16 MiB), it is copied into the file. Writers do not wait for this.
 WAL_PAGES = 4096
 FILE_PRAGMAS: dict[str, Any] = {
     "journal_mode": "WAL",
@@ -30,22 +30,22 @@ PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 10
 
 
 def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] = apsw.Connection) -> apsw.Connection:
-    """Opens a connection, which only one thread may use at a time. Raises apsw.Error.
+    """Opens a connection. Only one thread may use it at a time. Raises apsw.Error.
 
-    Tests inject faults with `kind`.
+    Tests use `kind` to inject faults.
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without NOMUTEX, SQLite would lock a mutex for every value of every row. NOFOLLOW rejects any symlink in the path.
-    # The directory is resolved first, because the data directory may be a symlink.
+    # Without NOMUTEX, SQLite would lock a mutex for every value in every row. NOFOLLOW rejects any symlink in the path.
+    # The directory is resolved first, because the data directory itself may be a symlink.
     flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
     connection = kind(str(path.parent.resolve() / path.name), flags=flags)
     try:
-        # Set first, because another process may hold a lock when the statements below run.
+        # Set the timeout first, because another process may hold a lock when the statements below run.
         set_busy_timeout(connection, BUSY_TIMEOUT)
-        # Otherwise SQLite may plan a statement again when the value of a parameter changes.
+        # Without this, SQLite may plan a statement again when a parameter changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.convert_binding = _converted
-        # Each in a separate statement, because SQLite would skip those after the first that returns a row.
+        # Run each pragma separately, because SQLite would skip all pragmas after the first one that returns a row.
         for name, value in (PRAGMAS if readonly else FILE_PRAGMAS | PRAGMAS).items():
             connection.pragma(name, value)
     except BaseException:
@@ -55,8 +55,8 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 
 def connect_to_examine(path: Path) -> apsw.Connection:
-    """Opens a connection that does not change the file, whether or not a service uses it. Raises apsw.Error."""
-    # Without a write-ahead log, no process has the file open, and `immutable` prevents SQLite from creating one.
+    """Opens a connection that does not change the file, even if a service is using it. Raises apsw.Error."""
+    # If there is no write-ahead log, no process has the file open. `immutable` keeps SQLite from creating a log.
     log = path.with_name(path.name + "-wal")
     address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
     connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -66,7 +66,7 @@ def connect_to_examine(path: Path) -> apsw.Connection:
 
 
 def _converted(_cursor: apsw.Cursor, _place: int, value: object) -> str:
-    """Converts a list, for which SQLite has no type, to a JSON array. Any other type is a bug."""
+    """Converts a list to a JSON array, because SQLite has no list type. Raises TypeError for any other type."""
     if type(value) is not list:
         raise TypeError(f"SQLite has no type for {type(value).__name__}")
     return msgspec.json.encode(value).decode()
@@ -78,7 +78,7 @@ def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
 
 # Errors
 
-# Only bugs cause these errors: SQLite rejects a statement, a value or a row, whatever the state of the file.
+# These errors are always bugs: SQLite rejects the statement, the value or the row itself.
 BUGS = (
     apsw.SQLError, apsw.ConstraintError, apsw.MismatchError, apsw.MisuseError, apsw.RangeError, apsw.TooBigError,
     apsw.BindingsError, apsw.IncompleteExecutionError, apsw.CursorClosedError, apsw.ThreadingViolationError,
@@ -86,7 +86,7 @@ BUGS = (
 
 
 def translate(error: Exception) -> Exception:
-    """Translates errors of SQLite or the file system to Unavailable. Returns others, including bugs, unchanged."""
+    """Converts SQLite and file system errors to Unavailable. Returns other errors, including bugs, unchanged."""
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
@@ -109,10 +109,10 @@ def translating() -> Iterator[None]:
 
 
 class WriteLock:
-    """A file lock that the writers of all processes take before SQLite's own lock.
+    """A file lock that the writers in all processes acquire before SQLite's own lock.
 
-    SQLite waits by sleeping and retrying, which starves some writers if several are busy. The kernel wakes the waiters
-    of a file lock in order, and releases the lock of a process that dies.
+    SQLite waits for its lock by sleeping and retrying, so some writers starve if several are busy. The kernel grants a
+    file lock in order, and releases it if the process dies.
     """
 
     def __init__(self, path: Path) -> None:

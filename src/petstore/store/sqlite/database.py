@@ -1,4 +1,4 @@
-"""Runs the shared SQL on a SQLite file. Reads run in the event loop's thread, transactions in the writer's thread."""
+"""Runs the shared SQL on a SQLite file: reads in the event loop's thread, transactions in the writer's thread."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ class SqliteDatabase:
     """See `Database` for what each method does."""
 
     immediate = True
-    # Long, because usage that is committed after its timeout would be added again and count twice.
+    # This is long because usage that is committed after the timeout would be added again and counted twice.
     usage_timeout = 60.0
 
     schema = "main"
@@ -47,7 +47,7 @@ class SqliteDatabase:
         connect: Callable[[Path], apsw.Connection] = connect,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens a file with the newest schema. Tests inject faults with `connect` and `clock`."""
+        """Opens a file, which must have the newest schema. Tests use `connect` and `clock` to inject faults."""
         self.environment: Environment = environment
         self.bounds = bounds
         self.freshness = Freshness(announce, self._numbers)
@@ -63,7 +63,7 @@ class SqliteDatabase:
             raise
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        # Fetch all rows, because an unfinished statement keeps its snapshot, and SQLite could not restart the log.
+        # Fetch all rows, because an unfinished statement would prevent SQLite from restarting the write-ahead log.
         try:
             rows = self._cursor.execute(translated(sql), values).fetchall()
         except apsw.Error as error:
@@ -77,7 +77,7 @@ class SqliteDatabase:
         return rows
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """Reads in another thread, so that the event loop is not blocked."""
+        """Runs the query in another thread, so that it does not block the event loop."""
 
         def work() -> list[Row]:
             with closing(connect(self._path, readonly=True)) as connection:
@@ -148,7 +148,7 @@ class SqliteDatabase:
 
 
 def raise_last_id(table: str, last: int) -> Transaction[None]:
-    """Ensures that the table assigns only ids above `last`."""
+    """Ensures that all ids assigned to the table from now on are above `last`."""
     if (yield Statement("SELECT 1 FROM sqlite_sequence WHERE name = $1", (table,))):
         yield Statement("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", (last, table))
     else:
@@ -156,7 +156,7 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Executes the statements of a transaction that has begun. Raises apsw.Error."""
+    """Executes the statements of an open transaction and returns its result. Raises apsw.Error."""
     try:
         step = next(transaction)
         while True:

@@ -16,7 +16,7 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-_ID_MAX = 2**62  # no service assigns so many ids; with a higher id, a forged file would soon run out of them
+_ID_MAX = 2**62  # no service assigns this many ids, but a forged file could start close to the maximum
 
 Definitions = dict[tuple[str, str], str]  # the SQL of each table and index, by kind and name
 
@@ -29,7 +29,7 @@ class FileReport(NamedTuple):
 
 
 def check_database_file(path: Path) -> FileReport:
-    """Checks a file, which a running service may use."""
+    """Checks a file. A service may be using it at the same time."""
     try:
         with closing(connect_to_examine(path)) as connection:
             return _report(connection)
@@ -63,10 +63,10 @@ def _report(connection: apsw.Connection) -> FileReport:
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
-    """Returns the differences from a new file with the same schema version.
+    """Returns the differences from the schema of a new file with the same version.
 
-    A trigger or a function in a forged file could run as part of our statements. A weaker constraint could lose
-    acknowledged animals.
+    A forged file could contain triggers or functions that our statements would run. A missing constraint could cause
+    acknowledged animals to be lost.
     """
     expected, found = _definitions_of(version), _definitions(connection)
     faults = []
@@ -82,7 +82,7 @@ def _altered(connection: apsw.Connection, version: int) -> list[str]:
 
 def _definitions(connection: apsw.Connection) -> Definitions:
     rows = connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema").fetchall()
-    # SQLite's own tables, such as the statistics of ANALYZE, are not compared.
+    # Ignore SQLite's own tables, such as the statistics written by ANALYZE.
     return {
         (str(kind), str(name)): f"{table} {sql}"
         for kind, name, table, sql in rows

@@ -1,4 +1,4 @@
-"""Idempotency records in SQLite. The writer reads and writes them in the same transaction as the animals."""
+"""Reads and writes idempotency records in SQLite, in the same transaction as the animals."""
 
 from functools import lru_cache
 from itertools import chain
@@ -15,7 +15,7 @@ from petstore.store.writing import AddPet, Records
 
 @lru_cache(maxsize=ROWS_MAX)
 def _find_sql(names: int) -> str:
-    # Returns the animal as it was when it was added.
+    # The query returns each animal as it was originally added.
     return (
         f"SELECT i.key_id, i.token, i.body_digest, i.pet_id, {', '.join(f'i.{field}' for field in NEW_PET_FIELDS)}"
         f" FROM ({rows_sql(('key_id', 'token'), names)}) AS n"
@@ -48,14 +48,14 @@ class IdempotencyRecords:
         return {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
 
     def remember(self, connection: apsw.Connection, adds: list[AddPet]) -> None:
-        """Writes the records of animals that were just added."""
+        """Writes the records for animals that were just added."""
         records = [
             (*key, add.result.pet.id, *new_pet_row(add.new), add.now)
             for add in adds
             if (key := add.idempotency_key) and isinstance(add.result, Added)
         ]
         if records:
-            # REPLACE, because there may still be an expired record.
+            # Use REPLACE, because there may be an expired record that has not been pruned.
             connection.executemany(_REMEMBER, records)
 
     def _prune(self, connection: apsw.Connection, now: float) -> None:
@@ -66,5 +66,5 @@ class IdempotencyRecords:
             " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
             (now - IDEMPOTENCY_LIFETIME, self._bounds.pruned_records),
         )
-        if connection.changes() < self._bounds.pruned_records:  # otherwise the next batch continues
+        if connection.changes() < self._bounds.pruned_records:  # otherwise, the next batch continues pruning
             self._pruned = now

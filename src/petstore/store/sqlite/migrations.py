@@ -1,4 +1,4 @@
-"""Recognises a SQLite file written by Petstore, and migrates its schema to the newest version."""
+"""Recognises SQLite files written by Petstore, and migrates them to the newest schema version."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ APPLICATION_ID = 0x50657453  # "PetS", in the header of every file written by Pe
 RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the current files"
 KNOWN = known_migrations("sqlite")
 
-# The positions of three values at the beginning of a file: user_version, application_id, and the number of entries in
-# the schema.
+# The byte positions of three values at the beginning of a file: user_version, application_id, and the number of
+# entries in the schema.
 _HEAD = 108
 _FIELDS = ((60, 64), (68, 72), (103, 105))
 
 
 def schema_version(connection: apsw.Connection) -> int:
-    """Returns the schema version of a file, or 0 if it is empty, for example because a start was killed.
+    """Returns the schema version of a file, or 0 if it is empty, for example because startup was interrupted.
 
     Raises OperatorError if Petstore did not write the file.
     """
@@ -40,7 +40,7 @@ def _recognised(application_id: int, version: int, *, is_empty: bool) -> int:
 def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
     """Creates the file or migrates it to the newest schema, possibly while other processes use it.
 
-    Raises OperatorError if the file cannot be used. Does not change a file that it does not recognise.
+    Raises OperatorError if the file cannot be used. Never changes a file that Petstore did not write.
     """
     check_recognised(path, migrations)
     with (
@@ -60,7 +60,7 @@ def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
 
 
 def check_recognised(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Raises OperatorError if Petstore did not write the file, or if a newer version did. Changes nothing."""
+    """Raises OperatorError if Petstore did not write the file, or if a newer Petstore did. Changes nothing."""
     with _errors_of(path):
         if path.exists():
             pending(migrations, _version_in(path))
@@ -74,11 +74,11 @@ def check_migrated(path: Path) -> None:
 
 
 def _version_in(path: Path) -> int:
-    """Returns the schema version of a file without changing it, even if other processes open it at the same time."""
-    if path.with_name(path.name + "-wal").exists():  # the log may have a newer header
+    """Returns a file's schema version without changing the file, even if other processes open it at the same time."""
+    if path.with_name(path.name + "-wal").exists():  # the write-ahead log may contain a newer header
         with contextlib.closing(connect_to_examine(path)) as connection:
             return schema_version(connection)
-    # Read without SQLite, which would create a log or, with `immutable`, could see an incomplete change.
+    # Read the file without SQLite, which would create a log, or could see an incomplete change with `immutable`.
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if not head:

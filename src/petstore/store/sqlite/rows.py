@@ -1,21 +1,21 @@
-"""Statements with many rows as bound parameters."""
+"""Builds statements that take many rows as bound parameters."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-ROWS_MAX = 40  # rows per statement; few enough for the connection to cache the prepared statements of all sizes
+ROWS_MAX = 40  # rows per statement; small enough that the connection can cache a statement for every row count
 
 T = TypeVar("T")
 
 
 def portions(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yields the rows in order, in portions of at most ROWS_MAX."""
+    """Splits rows into portions of at most ROWS_MAX, in order."""
     for start in range(0, len(rows), ROWS_MAX):
         yield rows[start : start + ROWS_MAX]
 
 
 def rows_sql(columns: Sequence[str], rows: int) -> str:
-    """Returns a query whose result is its parameters, as rows with these columns."""
+    """Returns a query that returns its parameters as rows with these columns."""
     names = ", ".join(f"column{number} AS {column}" for number, column in enumerate(columns, 1))
     row = f"({', '.join('?' for _ in columns)})"
     return f"SELECT {names} FROM (VALUES {', '.join([row] * rows)})"

@@ -1,12 +1,11 @@
-"""The writer of a process: a thread that commits all queued writes in one transaction, with one fsync.
+"""A process's writer: a thread that commits all queued writes in one transaction, with one fsync.
 
-The event loop queues writes. The thread waits for its turn among the processes that write to this file, and only then
-takes the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at
-every step, and getting it back from a busy event loop takes longer than an insert. Therefore, one statement inserts
-many rows.
+The event loop queues writes. The thread first waits for the lock that it shares with other processes, and then takes
+the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at every
+step, and getting it back from a busy event loop takes longer than an insert, so one statement inserts many rows.
 
 The thread skips writes that are too close to their deadline. It finishes every batch that it has begun, even if a lock
-or a disk hangs. If deadlines pass meanwhile, the event loop refuses the writes, so that their callers do not wait.
+or a disk hangs. If a deadline passes during a batch, the event loop fails the write, so that its caller does not wait.
 """
 
 import asyncio
@@ -36,8 +35,8 @@ from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
-WAL_MAX = 32 * 1024 * 1024  # bytes; if the log is larger, the writer waits for readers so that SQLite can restart it
-CHECKPOINT_TIMEOUT = 0.2  # seconds of this wait, which also blocks other writers
+WAL_MAX = 32 * 1024 * 1024  # bytes; if the log is larger, the writer waits for readers, so that SQLite can restart it
+CHECKPOINT_TIMEOUT = 0.2  # seconds; other writers are blocked during this wait
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -45,7 +44,7 @@ _NUMBERS = numbers_sql("main")
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A function that runs in a transaction. If `alone`, the transaction contains no other write."""
+    """A queued function that runs in a transaction. If `alone` is true, the transaction contains no other writes."""
 
     future: "asyncio.Future[Any]"
     deadline: float
@@ -59,12 +58,12 @@ Write = AddPet | Call
 
 
 class BatchResult(NamedTuple):
-    """The result of a batch, which the thread passes to the event loop."""
+    """The result of a batch, passed from the thread to the event loop."""
 
-    writes: list[Write]  # with their results; writes that were too late are missing
+    writes: list[Write]  # with their results; does not include writes that were too late
     changes: Collection[Change] = ()
-    reached: Numbers = Numbers()  # the numbers after the changes
-    first_id: int | None = None  # set if the batch has only creates, whose results are not set yet
+    reached: Numbers = Numbers()  # the numbers as of the end of the batch
+    first_id: int | None = None  # set if the batch contains only creates, whose results have not been set yet
     fault: Exception | None = None  # why nothing was written
 
 
@@ -87,16 +86,16 @@ class Writer:
         self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Write] = deque()  # the event loop appends, the thread pops
+        self._waiting: deque[Write] = deque()  # the event loop appends and the thread pops
         self._in_flight: list[Write] = []  # taken by the thread
-        self._thread_busy = False  # woken, and its last result has not arrived
+        self._thread_busy = False  # woken, and its last result has not been received
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
-        self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False stops the thread
         self._thread_ended: asyncio.Future[None] | None = None  # None until the thread starts
-        # Used by the thread only.
+        # Used only by the thread.
         self._write_lock = WriteLock(path)
         self._idempotency = IdempotencyRecords(bounds)
         self._batches = 0
@@ -122,8 +121,8 @@ class Writer:
     ) -> "asyncio.Future[T]":
         """Queues `work`, which runs in a transaction. Announces `changes` after the commit.
 
-        Work with a longer timeout than a request may also take longer, so it gets a separate transaction. Raises
-        Unavailable if the queue is full.
+        If the timeout is longer than a request's deadline, `work` may be slow, so it gets a separate transaction.
+        Raises Unavailable if the queue is full.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         usual = self._timeouts.deadline
@@ -141,7 +140,7 @@ class Writer:
         self._waiting.append(write)
         if not self._thread_busy:
             self._thread_busy = True
-            # Wake the thread in the next iteration of the loop, so that other writes of this iteration join the batch.
+            # Wake the thread in the loop's next iteration, so that other writes from this iteration join the batch.
             self._loop.call_soon(self._to_thread.put, True)
 
     def _start(self) -> None:
@@ -150,7 +149,7 @@ class Writer:
         threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
     def _refuse_late(self) -> None:
-        """Refuses writes that are too late, even if a disk or a lock hangs. Repeats itself every `check_interval`."""
+        """Fails writes that are too late, even if a disk or a lock hangs. Reschedules itself every `check_interval`."""
         self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
@@ -169,11 +168,11 @@ class Writer:
                 write.future.set_exception(late)
 
     async def drain(self) -> None:
-        """Waits until all writes have their results."""
+        """Waits until all writes have finished."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Drains, then ends the thread."""
+        """Waits for queued writes, then stops the thread."""
         await self.drain()
         if self._thread_ended is not None:
             self._to_thread.put(False)
@@ -208,7 +207,7 @@ class Writer:
         failure: Exception | None = None
         try:
             await self._freshness.announce(result.changes, result.reached)
-        except Exception as error:  # no caller may be left waiting
+        except Exception as error:  # deliver it, so that no caller is left waiting
             failure = error
         deliver((write.future, failure or write.result) for write in result.writes)
 
@@ -227,11 +226,11 @@ class Writer:
                 if connection is None:
                     connection = self._connect(self._path)
                     set_busy_timeout(connection, 0)
-                    # The writer appends and rarely reads, so a large cache would only use memory.
+                    # The writer mostly appends and rarely reads, so a large cache would waste memory.
                     connection.pragma("cache_size", -1024)
-                    # Replaces SQLite's automatic checkpoint, which is part of a commit and would delay the callers.
+                    # This replaces SQLite's automatic checkpoint, which runs during a commit and would delay callers.
                     connection.set_wal_hook(self._note_wal_pages)
-                # Always take the lock. A writer that tried without it would overtake the waiting ones again and again.
+                # Always acquire the lock. A writer that tried without it would repeatedly overtake waiting writers.
                 with self._write_lock:
                     taken = self._take()
                     result = self._commit(connection, self._in_time(taken))
@@ -250,7 +249,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _take(self) -> list[Write]:
-        """Takes up to one batch from the queue. A write that must be alone is a batch by itself."""
+        """Takes at most one batch from the queue. A write with `alone` gets its own batch."""
         taken: list[Write] = []
         while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
@@ -266,12 +265,12 @@ class Writer:
             return BatchResult([])
         plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
         if len(plain) == len(writes) <= ROWS_MAX:
-            with contextlib.suppress(apsw.BusyError):  # another program, which does not take the write lock
+            with contextlib.suppress(apsw.BusyError):  # another program may write without acquiring the write lock
                 # Without BEGIN, the statement is a transaction by itself.
                 first = _insert(connection, plain)
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
-        # Check again, because the lock may have come too late for some writes.
+        # Check again, because waiting for the lock may have taken too long for some writes.
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
@@ -283,7 +282,7 @@ class Writer:
             set_busy_timeout(connection, 0)
 
     def _write(self, connection: apsw.Connection, writes: list[Write]) -> BatchResult:
-        """Executes and commits a transaction that has begun."""
+        """Executes the writes in the open transaction and commits it."""
         changes: set[Change] = set()
         last_id = 0
         adds = [write for write in writes if isinstance(write, AddPet)]
@@ -298,7 +297,7 @@ class Writer:
             replay(adds, records | new_records(new))
         for write in writes:
             if isinstance(write, Call):
-                connection.execute("SAVEPOINT call")  # a call that fails must not fail the other writes
+                connection.execute("SAVEPOINT call")  # a failing call must not make the other writes fail
                 try:
                     write.result = write.work(connection)
                     changes.update(write.changes)
@@ -309,7 +308,7 @@ class Writer:
                     write.result = translate(error)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
-        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise the batch has only added animals
+        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise, the batch has only added animals
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
@@ -318,7 +317,7 @@ class Writer:
         return BatchResult(writes, changes, reached)
 
     def _in_time(self, writes: list[Write]) -> list[Write]:
-        """Returns the writes that are not too late and whose callers still wait."""
+        """Returns the writes that are not too late and whose callers are still waiting."""
         latest = self._clock() + self._timeouts.reserve
         return [write for write in writes if latest < write.deadline and not write.future.done()]
 
@@ -327,9 +326,9 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies the log into the file, after the results are delivered.
+        """Copies the write-ahead log into the file. Called after the results are handed to the event loop.
 
-        Overlapping readers can prevent SQLite from restarting the log. If the log becomes too long, waits for them.
+        Overlapping readers can prevent SQLite from restarting the log. If the log becomes too large, waits for them.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
@@ -360,7 +359,7 @@ def _insert_sql(rows: int) -> str:
 
 
 def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
-    """Inserts animals and returns the first id. The ids are consecutive, because no other process can insert."""
+    """Inserts animals and returns the first id. The ids are consecutive, because only one process can write."""
     for some in portions(adds):
         values: list[Any] = []
         for add in some:

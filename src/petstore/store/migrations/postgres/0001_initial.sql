@@ -1,13 +1,13 @@
 -- The tables of one environment in PostgreSQL.
 
--- Identifies this schema as written by Petstore, in one row. Every migration updates the version.
+-- A single row that identifies this schema as Petstore's. Every migration updates the version.
 CREATE TABLE format (
     product text PRIMARY KEY CHECK (product = 'petstore'),
     version int  NOT NULL
 );
 INSERT INTO format VALUES ('petstore', 1);
 
--- Who added animals. `name` is the id of a key or of an import, or the name of an operator.
+-- Records who added animals. `name` is a key id, an import id or an operator's name.
 CREATE SEQUENCE adders_id_seq;
 CREATE TABLE adders (
     id   int              PRIMARY KEY DEFAULT nextval('adders_id_seq'),
@@ -32,7 +32,7 @@ ALTER SEQUENCE pets_id_seq OWNED BY pets.id;
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Removals. An operator can remove several animals at once. See docs/decisions/0022.
+-- Removals. An operator can remove several animals together. See docs/decisions/0022.
 CREATE TABLE removals (
     id    text COLLATE "C" PRIMARY KEY,
     at    double precision NOT NULL,
@@ -52,7 +52,7 @@ CREATE TABLE removed_pets (
 );
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
--- Counts committed changes other than new animals, in one row. See store/freshness.py.
+-- A single row that counts committed changes other than new animals. See store/freshness.py.
 CREATE TABLE changes (
     edited bigint NOT NULL, -- animals changed, removed or restored
     keys   bigint NOT NULL
@@ -77,7 +77,7 @@ CREATE TABLE keys (
 CREATE INDEX keys_by_age ON keys (created, id);
 CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
--- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
+-- SHA-256 hashes of the keys' secrets. A key has one secret, or several during the overlap of a rotation.
 CREATE TABLE secrets (
     digest  bytea            PRIMARY KEY,
     key_id  text COLLATE "C" NOT NULL REFERENCES keys (id),
@@ -85,7 +85,7 @@ CREATE TABLE secrets (
 );
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys of creates, written in the same transaction as the animal. If a retry finds no record, the first
+-- Idempotency keys for creates, written in the same transaction as the animal. If a retry finds no record, the first
 -- attempt added nothing.
 CREATE TABLE idempotency (
     key_id      text COLLATE "C" NOT NULL,
@@ -100,8 +100,8 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is when the last of
--- them were added. See docs/decisions/0014.
+-- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is the time of the
+-- latest chunk. See docs/decisions/0014.
 CREATE TABLE imports (
     id         text COLLATE "C" PRIMARY KEY,
     at         double precision NOT NULL,
@@ -117,8 +117,8 @@ CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
 CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
--- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
--- starting with `first_id`.
+-- Chunks of imports. A chunk contains the `count` animals that follow the first `place` animals in the file. Their ids
+-- are consecutive and start with `first_id`.
 CREATE TABLE import_chunks (
     import_id text COLLATE "C" NOT NULL,
     place     bigint           NOT NULL,
@@ -139,8 +139,8 @@ CREATE TABLE audit (
 );
 ALTER SEQUENCE audit_id_seq OWNED BY audit.id;
 
--- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
--- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. The gate counts the measure `admitted`.
+-- Workers count `client_error`, `server_error`, `refused` and `banned`. See docs/decisions/0009.
 CREATE TABLE usage (
     seconds   bigint           NOT NULL,
     start     bigint           NOT NULL,
@@ -151,7 +151,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, measure)
 );
 
--- Total usage of all keys and of requests without a valid key, so that a chart costs the same for any number of keys.
+-- Total usage, including requests without a valid key. With these totals, charts are fast for any number of keys.
 CREATE TABLE usage_totals (
     seconds bigint           NOT NULL, -- 60 or 3,600
     start   bigint           NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, measure)
 );
 
--- The totals of admissions in the gate that have been added to the usage. A gate that has lost its totals begins a new
+-- The gate's admission totals that have already been added to the usage. A gate that loses its totals begins a new
 -- epoch and counts from zero. See docs/decisions/0013.
 CREATE TABLE counted_admissions (
     key_id    text COLLATE "C" NOT NULL,
@@ -170,7 +170,7 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 );
 
--- The last refused and failed requests of each key.
+-- Each key's most recent refused and failed requests.
 CREATE TABLE recent_errors (
     key_id     text COLLATE "C" NOT NULL,
     at         double precision NOT NULL,
@@ -182,7 +182,7 @@ CREATE TABLE recent_errors (
     PRIMARY KEY (key_id, at, request_id)
 );
 
--- Who may sign in to the console. Tokens are stored as SHA-256.
+-- Operators, who can sign in to the console. Tokens are stored as SHA-256 hashes.
 CREATE TABLE operators (
     name    text COLLATE "C" PRIMARY KEY,
     digest  bytea            NOT NULL UNIQUE,
@@ -191,7 +191,7 @@ CREATE TABLE operators (
     role    text             NOT NULL CHECK (role IN ('operator', 'viewer'))
 );
 
--- The source of a copy into this store that has not finished. Empty when no copy is in progress.
+-- The source of an unfinished copy into this store. Empty if no copy is in progress.
 CREATE TABLE copying (
     source text PRIMARY KEY
 );

@@ -1,6 +1,7 @@
--- The tables of one environment in SQLite. The header of the file identifies it (see store/sqlite/migrations.py).
+-- The tables of one environment in SQLite. The file's header identifies it as Petstore's (see
+-- store/sqlite/migrations.py).
 
--- Who added animals. `name` is the id of a key or of an import, or the name of an operator.
+-- Records who added animals. `name` is a key id, an import id or an operator's name.
 CREATE TABLE adders (
     id   INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT    NOT NULL CHECK (kind IN ('key', 'import', 'operator')),
@@ -21,7 +22,7 @@ CREATE TABLE pets (
 CREATE INDEX pets_by_status ON pets (status, id);
 CREATE INDEX pets_edited ON pets (id) WHERE edited = 1;
 
--- Removals. An operator can remove several animals at once. See docs/decisions/0022.
+-- Removals. An operator can remove several animals together. See docs/decisions/0022.
 CREATE TABLE removals (
     id    TEXT PRIMARY KEY,
     at    REAL NOT NULL,
@@ -41,7 +42,7 @@ CREATE TABLE removed_pets (
 ) STRICT;
 CREATE INDEX removed_pets_by_removal ON removed_pets (removal_id, id);
 
--- Counts committed changes other than new animals, in one row. See store/freshness.py.
+-- A single row that counts committed changes other than new animals. See store/freshness.py.
 CREATE TABLE changes (
     edited INTEGER NOT NULL, -- animals changed, removed or restored
     keys   INTEGER NOT NULL
@@ -66,7 +67,7 @@ CREATE TABLE keys (
 CREATE INDEX keys_by_age ON keys (created, id);
 CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
--- The secrets of keys, as SHA-256. A key has one secret, or several while a rotation overlaps.
+-- SHA-256 hashes of the keys' secrets. A key has one secret, or several during the overlap of a rotation.
 CREATE TABLE secrets (
     digest  BLOB PRIMARY KEY,
     key_id  TEXT NOT NULL REFERENCES keys (id),
@@ -74,7 +75,7 @@ CREATE TABLE secrets (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys of creates, written in the same transaction as the animal. If a retry finds no record, the first
+-- Idempotency keys for creates, written in the same transaction as the animal. If a retry finds no record, the first
 -- attempt added nothing.
 CREATE TABLE idempotency (
     key_id      TEXT    NOT NULL,
@@ -89,8 +90,8 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_by_age ON idempotency (created);
 
--- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is when the last of
--- them were added. See docs/decisions/0014.
+-- Imports of files. `added` is how many of the file's `total` animals have been added. `last_chunk` is the time of the
+-- latest chunk. See docs/decisions/0014.
 CREATE TABLE imports (
     id         TEXT    PRIMARY KEY,
     at         REAL    NOT NULL,
@@ -106,8 +107,8 @@ CREATE INDEX imports_by_age ON imports (at, id);
 CREATE INDEX imports_by_file ON imports (sha256);
 CREATE UNIQUE INDEX imports_running ON imports (sha256) WHERE state = 'running';
 
--- The chunks of imports. The `count` animals that follow the first `place` animals of the file have consecutive ids,
--- starting with `first_id`.
+-- Chunks of imports. A chunk contains the `count` animals that follow the first `place` animals in the file. Their ids
+-- are consecutive and start with `first_id`.
 CREATE TABLE import_chunks (
     import_id TEXT    NOT NULL,
     place     INTEGER NOT NULL,
@@ -126,8 +127,8 @@ CREATE TABLE audit (
     detail  TEXT NOT NULL
 ) STRICT;
 
--- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. A measure is `admitted`, from the gate, or
--- `client_error`, `server_error`, `refused` or `banned`, from the workers; see docs/decisions/0009.
+-- Usage per key and operation, in intervals of 60, 3,600 and 86,400 seconds. The gate counts the measure `admitted`.
+-- Workers count `client_error`, `server_error`, `refused` and `banned`. See docs/decisions/0009.
 CREATE TABLE usage (
     seconds   INTEGER NOT NULL,
     start     INTEGER NOT NULL,
@@ -138,7 +139,7 @@ CREATE TABLE usage (
     PRIMARY KEY (seconds, start, key_id, operation, measure)
 ) STRICT, WITHOUT ROWID;
 
--- Total usage of all keys and of requests without a valid key, so that a chart costs the same for any number of keys.
+-- Total usage, including requests without a valid key. With these totals, charts are fast for any number of keys.
 CREATE TABLE usage_totals (
     seconds INTEGER NOT NULL, -- 60 or 3,600
     start   INTEGER NOT NULL,
@@ -147,7 +148,7 @@ CREATE TABLE usage_totals (
     PRIMARY KEY (seconds, start, measure)
 ) STRICT, WITHOUT ROWID;
 
--- The totals of admissions in the gate that have been added to the usage. A gate that has lost its totals begins a new
+-- The gate's admission totals that have already been added to the usage. A gate that loses its totals begins a new
 -- epoch and counts from zero. See docs/decisions/0013.
 CREATE TABLE counted_admissions (
     key_id    TEXT    NOT NULL,
@@ -157,7 +158,7 @@ CREATE TABLE counted_admissions (
     PRIMARY KEY (key_id, epoch, operation)
 ) STRICT, WITHOUT ROWID;
 
--- The last refused and failed requests of each key.
+-- Each key's most recent refused and failed requests.
 CREATE TABLE recent_errors (
     key_id     TEXT    NOT NULL,
     at         REAL    NOT NULL,
@@ -169,7 +170,7 @@ CREATE TABLE recent_errors (
     PRIMARY KEY (key_id, at, request_id)
 ) STRICT, WITHOUT ROWID;
 
--- Who may sign in to the console. Tokens are stored as SHA-256.
+-- Operators, who can sign in to the console. Tokens are stored as SHA-256 hashes.
 CREATE TABLE operators (
     name    TEXT PRIMARY KEY,
     digest  BLOB NOT NULL UNIQUE,
@@ -178,7 +179,7 @@ CREATE TABLE operators (
     role    TEXT NOT NULL CHECK (role IN ('operator', 'viewer'))
 ) STRICT, WITHOUT ROWID;
 
--- The source of a copy into this store that has not finished. Empty when no copy is in progress.
+-- The source of an unfinished copy into this store. Empty if no copy is in progress.
 CREATE TABLE copying (
     source TEXT PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
