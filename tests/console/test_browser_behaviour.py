@@ -98,7 +98,7 @@ def test_live_and_staging_look_different(page: Page, console: Console) -> None:
     expect(page.get_by_role("link", name="STAGING")).to_have_attribute("aria-current", "true")
     assert page.title().startswith("STAGING")
     assert live != band.evaluate("e => getComputedStyle(e).backgroundColor + getComputedStyle(e).backgroundImage")
-    expect(page.get_by_text("Clients of live do not see this test data.")).to_be_visible()
+    expect(page.get_by_text("This is test data. Live clients do not see it.")).to_be_visible()
 
 
 def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server, console: Console) -> None:
