@@ -282,7 +282,7 @@ def test_an_export_of_the_search_has_the_animals_of_the_table(page: Page, consol
     page.get_by_label("Name or id").fill(mark)
     expect(page.locator("#rows tr")).to_have_count(2)
     page.locator("#export summary").click()
-    page.locator("#export [name=filter]").select_option("those that match the search")
+    page.locator("#export [name=filter]").select_option("matching the search")
     page.get_by_role("button", name="Export live").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()

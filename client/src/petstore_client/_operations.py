@@ -134,7 +134,7 @@ class Operations:
         cursor: str | None,
         if_none_match: Page | str | None,
     ) -> AsyncPetIterator:
-        """Iterates over up to `max_items` animals, starting at `cursor`. Raises ValueError for a negative `max_items`."""
+        """Iterates over at most `max_items` animals after `cursor`. Raises ValueError if `max_items` is negative."""
         if max_items is not None and max_items < 0:
             raise ValueError("max_items must be at least 0")
 

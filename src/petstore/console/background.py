@@ -59,7 +59,7 @@ class BackgroundValue(Generic[T]):
         return None if self._value is None else Result(self._value, time.monotonic() - self._computed_at)
 
     def invalidate(self) -> None:
-        """Makes the next call of `latest` recompute the value. Call this when the operator has changed the data."""
+        """Makes the next call to `latest` recompute the value. Call this when the operator has changed the data."""
         self._due = float("-inf")
 
     async def _run(self) -> None:

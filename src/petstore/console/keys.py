@@ -163,7 +163,7 @@ async def history(request: ConsoleRequest) -> Response:
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Changes a key's name, contact, plan, scopes, expiry and limits. An empty expiry field changes nothing."""
+    """Changes a key's name, contact, plan, scopes, expiry and limits. An empty expiry field is ignored."""
     form = await request.form()
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:

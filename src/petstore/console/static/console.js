@@ -81,7 +81,7 @@
   function updateSelection() {
     const count = all("#rows input:checked").length;
     for (const box of all("[data-select-all]")) box.checked = count > 0 && count === all("#rows input[type=checkbox]").length;
-    for (const label of all("[data-selected-count]")) label.textContent = count ? `Change ${count} selected to` : "Change the selected to";
+    for (const label of all("[data-selected-count]")) label.textContent = count ? `Change ${count} selected to` : "Change selected to";
     for (const button of all("#selection .actions button")) button.disabled = !count;
   }
   document.addEventListener("change", (event) => {
