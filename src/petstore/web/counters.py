@@ -106,7 +106,7 @@ class RequestCounters:
         return list(self._last_used)
 
     async def flush(self, now: float) -> None:
-        """Writes the usage since the last call as usage in the current minute, in several transactions if necessary.
+        """Writes the usage since the last call, attributed to the current minute. May use several transactions.
 
         Raises Unavailable. Usage that could not be written is kept for the next call.
         """

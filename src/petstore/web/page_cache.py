@@ -50,7 +50,7 @@ class PageCache:
         return self._entries.get(query) or self._ends.get(query)
 
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
-        """Removes entries that are not valid for this version. A slow request may briefly restore an older one."""
+        """Removes entries that are not valid for this version, which may be older if the request was slow."""
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:
             self._begun, self._until = now, now + KEPT_SECONDS
