@@ -215,7 +215,7 @@ async def show(
     shown = form or _form_of(key)
     if form and isinstance(error, Conflict):
         shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
-    # A response to HEAD has no body, so keep the secret for the next GET.
+    # The operator does not see the response to a HEAD request, so the secret must be kept for the next GET.
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),
