@@ -98,7 +98,7 @@ def test_live_and_staging_look_different(page: Page, console: Console) -> None:
     expect(page.get_by_role("link", name="STAGING")).to_have_attribute("aria-current", "true")
     assert page.title().startswith("STAGING")
     assert live != band.evaluate("e => getComputedStyle(e).backgroundColor + getComputedStyle(e).backgroundImage")
-    expect(page.get_by_text("Clients of live do not see this test data.")).to_be_visible()
+    expect(page.get_by_text("This is test data. Live clients do not see it.")).to_be_visible()
 
 
 def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server, console: Console) -> None:
@@ -282,7 +282,7 @@ def test_an_export_of_the_search_has_the_animals_of_the_table(page: Page, consol
     page.get_by_label("Name or id").fill(mark)
     expect(page.locator("#rows tr")).to_have_count(2)
     page.locator("#export summary").click()
-    page.locator("#export [name=filter]").select_option("those that match the search")
+    page.locator("#export [name=filter]").select_option("matching the search")
     page.get_by_role("button", name="Export live").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download").click()

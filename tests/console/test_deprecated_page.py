@@ -39,7 +39,7 @@ def test_keys_that_call_a_deprecated_operation_are_listed_with_counts_and_last_d
     assert wait_for(lambda: often.id in cells(operator.get("/staging/deprecated"), "Id"))
     page = operator.get("/staging/deprecated")
     assert (
-        "getPet ( GET /pets/{petId} ) ends on 5 December 2030. Clients should use GET /pets with a status filter"
+        "getPet ( GET /pets/{petId} ) will be removed on 5 December 2030. Clients should use GET /pets with a status"
         in text_of(page)
     )
     assert set(cells(page, "Operation")) == {"getPet"}
@@ -95,8 +95,8 @@ def test_with_two_deprecated_operations_the_callers_of_each_are_listed(tmp_path:
         page = operator.get("/live/deprecated")
         listed = zip(cells(page, "Id"), cells(page, "Operation"), cells(page, "Calls"), strict=True)
         assert set(listed) == {(key.id, "getPet", "7"), (key.id, "listPets", "9")}
-        assert "getPet ( GET /pets/{petId} ) ends on 1 June 2035" in text_of(page)
-        assert "listPets ( GET /pets ) ends on 2 June 2035" in text_of(page)
+        assert "getPet ( GET /pets/{petId} ) will be removed on 1 June 2035" in text_of(page)
+        assert "listPets ( GET /pets ) will be removed on 2 June 2035" in text_of(page)
         exported = csv.DictReader(operator.get("/live/deprecated/export").text.splitlines())
         assert {(row["operation"], row["requests"]) for row in exported} == {("getPet", "7"), ("listPets", "9")}
 
@@ -104,4 +104,4 @@ def test_with_two_deprecated_operations_the_callers_of_each_are_listed(tmp_path:
 def test_after_the_sunset_the_page_says_that_the_operation_ended(own_console: Console) -> None:
     (operation,) = deprecated_operations()
     own_console.server.move_clock(operation.end - time.time() + 1)
-    assert "getPet ( GET /pets/{petId} ) ended on" in text_of(own_console.sign_in("ada").get("/live/deprecated"))
+    assert "getPet ( GET /pets/{petId} ) was removed on" in text_of(own_console.sign_in("ada").get("/live/deprecated"))

@@ -219,14 +219,14 @@ def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now
     server: Server, operator: ConsoleClient, console: Console
 ) -> None:
     key_id, old = operator.create_key()
-    assert "End the old secret now" not in operator.get(f"/live/keys/{key_id}").text
+    assert "Disable the old secret now" not in operator.get(f"/live/keys/{key_id}").text
     page = operator.submit(f"/live/keys/{key_id}/rotate", overlap="24h")
     (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
-    assert "The old secret stops working" in text_of(page) and "End the old secret now" in page.text
+    assert "The old secret stops working" in text_of(page) and "Disable the old secret now" in page.text
     seen = console.sign_in("a viewer of secrets", "viewer").get(f"/live/keys/{key_id}").text
-    assert "The old secret stops working" in seen and "End the old secret now" not in seen
+    assert "The old secret stops working" in seen and "Disable the old secret now" not in seen
     ended = operator.submit(f"/live/keys/{key_id}/end-old-secret")
-    assert "The old secret no longer works." in text_of(ended) and "End the old secret now" not in ended.text
+    assert "The old secret no longer works." in text_of(ended) and "Disable the old secret now" not in ended.text
     assert (status_of(server, new), status_of(server, old)) == (200, 401)
     assert cells(ended, "What")[0] == "end old secret"
     assert "nothing to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))

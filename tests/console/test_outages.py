@@ -31,14 +31,14 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
     assert cells(operator.get("/staging/keys"), "Today") == ["0 of 1,000,000"]
     with away(redis):
         page = operator.get("/staging/keys")
-        assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["not known"])
+        assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["unknown"])
         assert re.search(
             r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, limits apply per node",
             text_of(page),
         )
-        assert "not known" in text_of(operator.get(f"/staging/keys/{key.id}"))
+        assert "unknown" in text_of(operator.get(f"/staging/keys/{key.id}"))
         assert operator.get("/staging/overview").status_code == 200
-        assert "bans are not known" in text_of(operator.get("/staging/bans"))
+        assert "bans are unknown" in text_of(operator.get("/staging/bans"))
     assert wait_for(lambda: cells(operator.get("/staging/keys"), "Today") == ["0 of 1,000,000"])
 
 

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Petstore, options: argparse.Namespace) -> None:
-    """Raises PetstoreError, ValueError if the name cannot be sent, and OSError if writing the output fails."""
+    """Runs the command. Raises PetstoreError, ValueError (the name cannot be sent) or OSError (the output fails)."""
     if options.command == "list":
         _print_all(client.list_pets(options.status, max_items=options.limit), options.json)
     elif options.command == "add":
@@ -97,12 +97,12 @@ def _parser() -> argparse.ArgumentParser:
 
     about = "get one animal (will be removed on 5 December 2030)"
     get = commands.add_parser("get", parents=[common], help=about, description="Get one animal.")
-    get.add_argument("id", type=int, help="the animal's id, shown first on each line of list")
+    get.add_argument("id", type=int, help="the animal's id, as shown in the first column of list")
     return parser
 
 
 def _count(text: str) -> int:
-    """Raises argparse.ArgumentTypeError."""
+    """Parses a whole number greater than 0. Raises argparse.ArgumentTypeError."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError("N must be a whole number greater than 0")
     return int(text)

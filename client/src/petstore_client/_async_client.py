@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AsyncPetstore(BaseClient):
-    """The asyncio client. Share one client among all tasks, so that all of them pause after a 429.
+    """The asyncio client. Share one client among all tasks, so that they all pause after a 429.
 
     Takes the same arguments as `Petstore`, but with an `httpx.AsyncClient`, an async transport and an async `sleep`.
 

@@ -1,4 +1,4 @@
-"""The code that both clients share: the API key, the base URL and the options."""
+"""Code shared by both clients: the API key, the base URL and the options."""
 
 import copy
 import os
@@ -31,7 +31,7 @@ class NotGiven:
 
 
 NOT_GIVEN: Final = NotGiven()
-"""The default of timeout arguments, for which None means no timeout."""
+"""The default for timeout arguments, where None means no timeout."""
 
 
 class BaseClient:
@@ -90,9 +90,9 @@ class BaseClient:
     ) -> Self:
         """Returns a copy of this client with other options, for one call or for many.
 
-        Both clients share connections, callbacks and pauses. Closing one closes both. The headers are added to those
-        that the client already sends, and replace headers with the same name. For `timeout` and `total_timeout`, None
-        means no timeout. Options that are not given keep their values.
+        Both clients share connections, callbacks and pauses. Closing one closes both. The headers are sent in
+        addition to the client's headers, and replace headers with the same name. For `timeout` and `total_timeout`,
+        None means no timeout. Options that are not given keep their values.
 
         Raises:
             ValueError: An option is out of range, or a header cannot be sent.
@@ -119,7 +119,7 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Returns the URL and the key. Uses the environment variable for an argument that is None. Raises ValueError."""
+    """Returns the URL and the key. An argument that is None defaults to its environment variable. Raises ValueError."""
     from petstore_client._http import Endpoint
 
     key = (os.environ.get("PETSTORE_API_KEY", "") if api_key is None else api_key).strip()

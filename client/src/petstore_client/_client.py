@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class Petstore(BaseClient):
-    """A client for the pet store. Share one client among all threads, so that all of them pause after a 429.
+    """A client for the pet store. Share one client among all threads, so that they all pause after a 429.
 
     Every call honours `Retry-After` and retries failed requests. It raises a `PetstoreError` if the last retry fails.
 
     Args:
         api_key: The API key. Defaults to the environment variable `PETSTORE_API_KEY`.
         base_url: The base URL of the service. Defaults to the environment variable `PETSTORE_BASE_URL`, then to `LIVE`.
-        max_retries: How often to retry a request after a connection error, a timeout, 408, 429 or 5xx.
-        timeout: The maximum number of seconds for one attempt. If the headers of the response arrive byte by byte, the
+        max_retries: How many times to retry a request after a connection error, a timeout, 408, 429 or 5xx.
+        timeout: The maximum number of seconds for one attempt. If the response headers arrive byte by byte, the
             timeout applies to each byte. An `httpx.Timeout` sets a timeout for each phase instead, including
             connecting. None means no timeout.
         total_timeout: The maximum number of seconds for a call, including waits and retries. For `list_pets`, it
@@ -106,7 +106,7 @@ class Petstore(BaseClient):
             status: Return only animals with this status.
             max_items: The maximum number of animals to return. None returns all animals.
             page_size: The maximum number of animals per request, from 1 to 100. Defaults to 100.
-            cursor: The `next_cursor` of a page, to start after that page. Defaults to the first animal.
+            cursor: The `next_cursor` of the page to start after. By default, starts at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
                 does not send it again. The iterator then returns the given page with `not_modified` set, or, for an
                 `etag`, an empty page. It continues with the next page.
@@ -213,14 +213,14 @@ class PageIterator(_BlockingIterator[Page]):
 
 
 class PetIterator(_BlockingIterator[Pet]):
-    """Iterates over the animals of all pages. Not thread-safe."""
+    """Iterates over the animals on all pages. Not thread-safe."""
 
     def __init__(self, pets: AsyncPetIterator) -> None:
         super().__init__(pets)
         self._pets = pets
 
     def pages(self) -> PageIterator:
-        """Iterates over the same animals in pages, starting at the first page. An empty list is one empty page."""
+        """Iterates over the same animals page by page, from the start. Returns one empty page for an empty list."""
         return PageIterator(self._pets.pages())
 
 

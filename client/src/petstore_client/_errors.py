@@ -124,7 +124,7 @@ class RateLimited(ApiError):
     remaining: int | None = None
     """How many requests remain in that window."""
     reset: int | None = None
-    """When that window resets, as a Unix timestamp of the service's clock."""
+    """When that window resets, as a Unix timestamp on the service's clock."""
 
 
 class KeyBanned(RateLimited):

@@ -20,7 +20,7 @@ _REASONS: dict[WaitReason, str] = {
     "failure": "the last attempt failed",
     "no_response": "no response from the service",
 }
-LOGGED_WAIT = 5.0  # longer waits are logged, in seconds
+LOGGED_WAIT = 5.0  # seconds. Longer waits are logged
 
 
 class Attempt(Model, frozen=True):
@@ -57,15 +57,15 @@ class Wait(Model, frozen=True):
     path: str
     seconds: float
     reason: WaitReason
-    """`minute_limit`, `day_limit` and `ban` are pauses after a 429, which apply to all calls of the client. `outage` (a
-    503), `failure` (any other error of the service) and `no_response` are delays before this call is retried."""
+    """`minute_limit`, `day_limit` and `ban` are pauses after a 429, which apply to all of the client's calls. `outage`
+    (a 503), `failure` (any other service error) and `no_response` are delays before this call is retried."""
 
     def __str__(self) -> str:
         return f"waiting {self.seconds:.0f} s: {_REASONS[self.reason]}"
 
 
 class Events:
-    """Reports to the log and to the callbacks of one client."""
+    """Reports to the log and to one client's callbacks."""
 
     def __init__(
         self, on_attempt: Callable[[Attempt], object] | None = None, on_wait: Callable[[Wait], object] | None = None

@@ -27,11 +27,11 @@ class Endpoint:
     def __init__(self, base_url: str, api_key: str) -> None:
         _check_url(base_url)
         self.base_url = base_url
-        # The repr of httpx.Headers shows "[secure]" instead of the key, also in a debugger.
+        # The repr of httpx.Headers shows "[secure]" instead of the key, even in a debugger.
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
     def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-        """Raises one of FAILURES."""
+        """Builds the httpx request. Raises one of FAILURES."""
         headers = self.headers
         if request.headers:
             headers = headers.copy()
@@ -83,7 +83,7 @@ def seconds_of(seconds: float | None) -> float:
 
 
 class Deadline(Mapping[str, float]):
-    """The timeouts of one attempt, in the form that httpx expects. Each phase is limited to the rest of the total."""
+    """The timeouts for one attempt, as httpx expects them. No phase can take longer than the rest of the total."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._phases = {

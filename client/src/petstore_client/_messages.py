@@ -1,4 +1,4 @@
-"""Requests and responses, and the protocol of the senders, which send and sleep. No I/O."""
+"""Requests and responses, and the protocol for senders, which do the sending and sleeping. No I/O."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
@@ -7,14 +7,14 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Timeouts of one attempt in seconds, in total and for each phase. Raises ValueError if one is not positive."""
+    """Timeouts for one attempt in seconds, in total and for each phase. Raises ValueError if one is not positive."""
 
     total: float
     connect: float
     read: float
     write: float
     pool: float
-    """For the rate limiter's permit and for a free connection."""
+    """For getting a permit from the rate limiter, and for getting a free connection."""
 
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
@@ -52,7 +52,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """All I/O of a client. `SyncSender` and `AsyncSender` in `_http.py` implement it."""
+    """Does all of a client's I/O. `SyncSender` and `AsyncSender` in `_http.py` implement it."""
 
     async def send(self, request: Request) -> Response | Failure: ...
 

@@ -24,12 +24,12 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
     """The base class of all models. Models are immutable, and equal if all their fields are equal."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain values, with their names in JSON (`categoryId`)."""
+        """Returns the fields as plain values, with the same names as in JSON (`categoryId`)."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return fields
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text."""
+        """Returns `to_dict` as a JSON string."""
         return msgspec.json.encode(self).decode()
 
 
@@ -72,7 +72,7 @@ class RateLimit(Model, frozen=True):
     remaining: int
     """How many requests remain in the window."""
     reset: int
-    """When the window resets, as a Unix timestamp of the service's clock."""
+    """When the window resets, as a Unix timestamp on the service's clock."""
 
     @property
     def reset_at(self) -> datetime:

@@ -79,7 +79,7 @@ class Operations:
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> RawResponse[Pet]:
-        """Raises PetstoreError, and ValueError if the name or the idempotency key cannot be sent."""
+        """Adds an animal. Raises PetstoreError, and ValueError if the name or the idempotency key cannot be sent."""
         if idempotency_key is None:
             idempotency_key = self._random_key()
         if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
@@ -96,7 +96,7 @@ class Operations:
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
-        """Raises PetstoreError."""
+        """Returns one animal. Raises PetstoreError."""
         # With `async def`, `deprecated` would import asyncio, which takes longer than the rest of the package.
         return self.fetch_pet(pet_id)
 
@@ -134,7 +134,7 @@ class Operations:
         cursor: str | None,
         if_none_match: Page | str | None,
     ) -> AsyncPetIterator:
-        """Iterates over at most `max_items` animals from `cursor` on. Raises ValueError if `max_items` is negative."""
+        """Iterates over at most `max_items` animals after `cursor`. Raises ValueError if `max_items` is negative."""
         if max_items is not None and max_items < 0:
             raise ValueError("max_items must be at least 0")
 
@@ -197,7 +197,7 @@ class Operations:
         return delay_after(error, number, self._random())
 
     async def _acquire(self, request: Request, deadline: float, last_error: PetstoreError | None) -> None:
-        """Waits until the rate limiter lets this call send. `last_error` is the error of the previous attempt.
+        """Waits until the rate limiter allows this call to send. `last_error` is the previous attempt's error.
 
         Raises RateLimited if the pause ends after the deadline. If the deadline passes or the wait for a permit times
         out, raises the last error, or TimedOut on the first attempt.
@@ -258,5 +258,5 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_visible_ascii(text: str) -> bool:
-    """Whether the text can be sent as one word in a header."""
+    """Whether the string can be sent as one word in a header."""
     return text.isascii() and text.isprintable() and " " not in text

@@ -59,7 +59,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
 
 
 class AsyncPetIterator(AsyncIterator[Pet]):
-    """Iterates over the animals of all pages. Tasks cannot share an iterator."""
+    """Iterates over the animals on all pages. Tasks cannot share an iterator."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class AsyncPetIterator(AsyncIterator[Pet]):
         self._page: Iterator[Pet] = iter(())
 
     def pages(self) -> AsyncPageIterator:
-        """Iterates over the same animals in pages, starting at the first page. An empty list is one empty page."""
+        """Iterates over the same animals page by page, from the start. Returns one empty page for an empty list."""
         return self._new_pages()
 
     async def __anext__(self) -> Pet:

@@ -37,7 +37,7 @@ class RateLimiter:
         self.rate_limit: RateLimit | None = None
 
     def acquire(self, now: float) -> Hold | None:
-        """Takes a permit to send and returns None, or returns what to wait for. `release` returns the permit."""
+        """Takes a permit to send and returns None, or returns a `Hold` if none is free. `release` gives it back."""
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)

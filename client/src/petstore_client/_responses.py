@@ -59,12 +59,12 @@ _read_pets = msgspec.json.Decoder(tuple[Pet, ...]).decode
 
 
 def read_pet(response: Response) -> Pet:
-    """Raises one of UNREADABLE."""
+    """Reads an animal from the body. Raises one of UNREADABLE."""
     return _read_pet(response.body)
 
 
 def read_page(response: Response, known: Page | str | None = None) -> Page:
-    """`known` is the page, or the ETag, that the request sent as `If-None-Match`. Raises one of UNREADABLE."""
+    """Reads a page. `known` is the page or ETag that the request sent as `If-None-Match`. Raises one of UNREADABLE."""
     if response.status == 304 and known is not None:
         page = known if isinstance(known, Page) else Page((), next_cursor(response), known)
         return msgspec.structs.replace(page, not_modified=True)
@@ -84,7 +84,7 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
     try:
         body = _read_error(outcome.body)
     except UNREADABLE:
-        # This response is not from the service, but from a proxy, for example.
+        # This response is not from the service. It may be from a proxy.
         body = _ErrorBody("unknown", f"the response is {outcome.status} with an unexpected body")
     wait = retry_after(outcome.headers, now)
     return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))

@@ -1,4 +1,4 @@
-"""The ASGI application of the console, and its routes."""
+"""The console's ASGI application and its routes."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 
-PAGE_TIMEOUT = 10.0  # seconds. Applies to pages; actions have no timeout
+PAGE_TIMEOUT = 10.0  # seconds, for GET requests. Actions have no timeout
 
 
 def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
@@ -49,7 +49,7 @@ _form = partial(_route, "GET", for_viewers=False)  # a page that contains only a
 def _page(
     path: str, content: Callable[[ConsoleRequest], Awaitable[dict[str, Any]]], template: str, part: str
 ) -> list[Route]:
-    """Returns the routes of a page and of the part that htmx loads: refreshed data, or the next rows of a table."""
+    """Returns the route for a page and the route for the part that htmx loads (refreshed data or more table rows)."""
 
     async def show(request: ConsoleRequest) -> Response:
         return request.page(template, **await content(request))
@@ -112,7 +112,7 @@ ROUTES = [
 
 
 class Console(NamedTuple):
-    """An open console. `sign_in_url` contains a token that works once."""
+    """A running console. `sign_in_url` contains a one-time token."""
 
     app: ASGIApp
     sign_in_url: str
@@ -122,7 +122,7 @@ class Console(NamedTuple):
 async def open_console(
     settings: Settings, service_url: str, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
-    """Opens the console with backends that are already open."""
+    """Opens the console. The caller has already opened the stores and the gate."""
     async with Jobs() as jobs:
         state = ConsoleState(stores, gate, clock, settings, service_url, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")

@@ -1,4 +1,4 @@
-"""The audit page, which lists the changes made by operators and can filter them."""
+"""The audit page, which lists and filters the changes made by operators."""
 
 from typing import Any
 

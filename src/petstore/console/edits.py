@@ -14,11 +14,11 @@ from petstore.console.forms import Form
 from petstore.edits import Conflict, Unit, field_in_words, given, unit_in_words, without_unchanged
 
 R = TypeVar("R", bound=msgspec.Struct)  # a key or an animal
-C = TypeVar("C", bound=msgspec.Struct)  # its changes
+C = TypeVar("C", bound=msgspec.Struct)  # changes to R
 
 
 def base_of(form: Form, kind: type[R]) -> R | None:
-    """Returns the record as it was when the form was loaded, if the form contains it. Raises HTTPException."""
+    """Returns the record as it was when the form was loaded, or None if the form lacks it. Raises HTTPException."""
     text = form.text("base")
     try:
         return msgspec.json.decode(text, type=kind) if text else None
@@ -29,15 +29,15 @@ def base_of(form: Form, kind: type[R]) -> R | None:
 def changes_in(
     form: Form, base: R | None, units: Sequence[Unit], form_of: Callable[[R], Form], parse: Callable[[Form], C]
 ) -> C:
-    """Returns the changes that the operator made in the form. Raises the errors of `parse`.
+    """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
 
-    After a conflict, the operator can choose to keep the saved values of some units. The field `keep` names them.
+    After a conflict, the operator can choose to keep the saved values. The field `keep` lists the units to keep.
     """
     wanted = parse(form)
     if base is None:
         return wanted
     kept = form.text("keep").split()
-    # Parse the base like the form itself, so that the form does not change a saved name with a trailing space.
+    # Parse the base the same way as the form. Otherwise, a saved name with a trailing space would look changed.
     return without_unchanged(wanted, parse(form_of(base)), [unit for unit in units if unit[0] not in kept])
 
 
@@ -46,7 +46,7 @@ def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
-    """Returns the template context of these forms. `form` is the submitted form, if it failed with an error."""
+    """Returns the template context for an edit form. `form` is the submitted form if it failed with `error`."""
     if isinstance(error, Conflict):
         conflicts = [
             (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))

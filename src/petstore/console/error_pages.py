@@ -1,4 +1,4 @@
-"""Error pages. Operators who are signed in also see the console's banner and navigation."""
+"""Error pages. Signed-in operators also see the console's banner and navigation."""
 
 import logging
 import secrets
@@ -23,8 +23,8 @@ from petstore.wording import when
 def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {
-        403: "Your role is viewer. You can see everything, but you cannot change anything.",
-        404: "Nothing was found at this address. It may have been removed, or belong to the other environment.",
+        403: "Your role is viewer. You can see every page, but you cannot change anything.",
+        404: "Nothing was found at this address. It may have been removed, or it may be in the other environment.",
         405: "This address does not support that method.",
         408: "The form did not arrive in time.",
         413: f"The form or the file is too large. The maximum file size is {UPLOAD_MAX // 2**20:,} MiB.",

@@ -1,4 +1,4 @@
-"""Reads forms, and limits their bytes, fields and time regardless of what the request headers claim."""
+"""Reads forms. Limits their size, fields and transfer time, regardless of what the request headers claim."""
 
 import asyncio
 import logging
@@ -13,18 +13,18 @@ from starlette.types import Message, Receive
 
 FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
-FIELDS_MAX = 2_000  # more than the number of animals that can be changed at once
+FIELDS_MAX = 2_000  # more than the number of animals that one request can change
 UPLOAD_FIELDS_MAX = 10
 CONTENT_TYPE_MAX = 256  # characters
-CLOSE = {"connection": "close"}  # the rest of the body is not read
+CLOSE = {"connection": "close"}  # because the rest of the body is not read
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE).search
 
-# It logs a warning for each malformed form, which is only a client error.
+# python_multipart logs a warning for each malformed form, but these are client errors.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Form:
-    """The values of a form. If there is an error, the page shows them again."""
+    """The values of a form. If they are rejected, the page shows them again."""
 
     def __init__(self, data: FormData | Sequence[tuple[str, str]] = ()) -> None:
         self._data = data if isinstance(data, FormData) else FormData(list(data))
@@ -44,12 +44,12 @@ class Form:
 async def read_form(
     request: Request, *, max_bytes: int = FORM_MAX, max_files: int = 0, seconds: float | None = FORM_TIMEOUT
 ) -> Form:
-    """Raises HTTPException: 400 if the form is invalid or incomplete, 413 if it is too large, 408 if it is too slow."""
+    """Reads a form. Raises HTTPException with 400 (invalid or incomplete), 408 (too slow) or 413 (too large)."""
     content_type = request.headers.get("content-type", "")
     if len(content_type) > CONTENT_TYPE_MAX:
         raise HTTPException(400, headers=CLOSE)
     charset = _CHARSET(content_type)
-    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # Python has codecs that always raise
+    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # some Python codecs always raise
         raise HTTPException(400, headers=CLOSE)
     length = request.headers.get("content-length", "")
     if length and int(length) > max_bytes:
@@ -69,7 +69,7 @@ async def read_form(
 def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:
     """Returns the names and values in the body. Raises HTTPException.
 
-    Starlette's parser makes a Python call for each field, which is slow for a body with 64 KiB of empty fields.
+    Starlette's parser would be slow for 64 KiB of empty fields, because it makes a Python call for each field.
     """
     try:
         if content_type and content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":

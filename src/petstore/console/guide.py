@@ -15,7 +15,7 @@ from petstore.console.state import ConsoleState
 
 PACKAGED = Path(__file__).with_name("console.md")
 CHECKOUT = Path(__file__).parents[3] / "docs/console.md"
-TITLE_TOKENS = 3  # start, text and end of the title, which is left out because the page already has a heading
+TITLE_TOKENS = 3  # the title's start, text and end. They are skipped because the page has its own heading
 
 
 async def show(request: ConsoleRequest) -> Response:
@@ -23,14 +23,14 @@ async def show(request: ConsoleRequest) -> Response:
 
 
 async def reference(request: Request) -> Response:
-    """Redirects to the API reference, which the service serves."""
+    """Redirects to the service's API reference."""
     state: ConsoleState = request.scope["console"]
     return RedirectResponse(f"{state.service_url}/docs")
 
 
 @cache
 def _guide() -> Markup:
-    """Returns the guide as HTML, without pictures and links to other documents. The console does not serve these."""
+    """Returns the guide as HTML, without pictures and links to other documents, which the console does not serve."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     text = (PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8")
     tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))[TITLE_TOKENS:]
@@ -38,7 +38,7 @@ def _guide() -> Markup:
         if token.type == "heading_open" and following is not None:
             token.attrSet("id", re.sub(r"\W+", "-", following.content.lower()))
         token.children = _without_outer_links(token.children or [])
-    # The text is ours, and the parser escapes HTML in it.
+    # We wrote the text, and the parser escapes any HTML in it.
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))  # noqa: S704
 
 

@@ -1,4 +1,4 @@
-"""The health page, which shows the workers of this node, latency, backends, backup, version and certificate."""
+"""The health page: this node's workers and latency, the backends, the last backup, the version and the certificate."""
 
 import asyncio
 import shutil
@@ -19,16 +19,16 @@ from petstore.settings import Settings
 from petstore.store import Store
 
 CHECK_TIMEOUT = 2.0  # seconds
-SILENT_AFTER = 10.0  # seconds without a heartbeat, which a worker sends once a second
+SILENT_AFTER = 10.0  # seconds without a heartbeat. Workers send one every second
 HISTORY_SECONDS = 300.0
-DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much to reach their usual size
+DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much space to reach their usual size
 DURATION = "petstore_request_duration_seconds_bucket"
 
 Buckets = dict[float, float]  # upper bound in seconds → number of requests up to this bound
 
 
 class Check(NamedTuple):
-    """The response time of a backend. `error` is empty if the backend responded."""
+    """A backend's response time. `error` is empty if the backend responded."""
 
     milliseconds: float
     error: str = ""
@@ -65,8 +65,8 @@ class Node:
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, a gate that is down.
 
-        If the data is on servers, the service may run only on other machines. In this case, a service that is not
-        running is a problem only if it has run on this machine before.
+        With PostgreSQL, the service may run only on other machines. In that case, a service that is not running is a
+        problem only if it has run on this machine before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -81,14 +81,14 @@ class Node:
         return found
 
     async def content(self) -> dict[str, Any]:
-        """Returns the context of the health page."""
+        """Returns the template context for the health page."""
         *stores, gate = await asyncio.gather(
             *(_timed(store.database.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
         )
         if not gate.error and self._gate.degraded():
             gate = gate._replace(error="Redis does not respond, so each node uses local counters")
         settings = self._settings
-        # In a thread, so that the health page works even if the disk hangs.
+        # Read the disk in a thread, so that the console keeps responding if the disk hangs.
         free_bytes, last_backup = await asyncio.to_thread(_read_disk, settings.data)
         return {
             "version": __version__,
@@ -103,7 +103,7 @@ class Node:
         }
 
     async def _read_workers(self) -> dict[str, Any]:
-        """Returns totals over all workers. `latency` covers the last minutes, and is None if there were no requests."""
+        """Returns totals for all workers. `latency` covers the last five minutes (None without requests)."""
         sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS)
         now = time.monotonic()
         while self._history and (
@@ -127,7 +127,7 @@ def _read_disk(data: Path) -> tuple[int | None, float | None]:
 
 
 def _free_bytes(data: Path) -> int | None:
-    """Returns None if there is no data directory because the store and the gate are on servers."""
+    """Returns the free disk space, or None if PostgreSQL and Redis are used and there is no data directory."""
     return shutil.disk_usage(data).free if data.is_dir() else None
 
 
@@ -136,7 +136,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """Returns the latency of the requests between two readings of a cumulative histogram, or None without requests."""
+    """Returns the latency of requests between two readings of a cumulative histogram, or None if there were none."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:

@@ -1,4 +1,4 @@
-"""Pages that list, create and identify keys, the page of a single key, and the list of bans."""
+"""Pages that list, create, identify, show and change keys, and the list of bans."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -34,9 +34,9 @@ from petstore.wording import duration_in_words
 
 PAGE_SIZE = 50
 OVERLAP = "0s"
-EXPIRING = ("7d", "30d", "90d")  # the options of a filter
+EXPIRING = ("7d", "30d", "90d")  # filter options
 BANS_SHOWN = 100
-BANS_TIMEOUT = 2.0  # seconds. Without the bans, a filter by state would find the wrong keys
+BANS_TIMEOUT = 2.0  # seconds to wait for the bans, which the filter by state needs
 
 
 async def show_new(request: ConsoleRequest) -> Response:
@@ -66,13 +66,13 @@ async def identify_page(request: ConsoleRequest, status: int = 200, error: str =
 async def identify(request: ConsoleRequest) -> Response:
     """Shows the key that a secret belongs to.
 
-    The secret is sent in the body of a POST and never in a URL, and no page shows it again. The prefix of the secret
-    determines the environment to search, which may be the other one.
+    The browser sends the secret in the body of a POST, never in a URL, and no page shows it again. The secret's prefix
+    says which environment to search. This may not be the environment of the page.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        incomplete = "This is not a complete API key secret. Its prefix or its checksum is wrong."
+        incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
     found = await request.state.admin(environment, request.session.actor).identify_key(secret)
     if found is None:
@@ -116,7 +116,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[KeyStatus | None]:
-    """Returns None for each key if the gate does not respond. The page then shows the rest without the statuses."""
+    """Returns the status of each key. If the gate does not respond, every status is None, and pages leave it out."""
     with contextlib.suppress(Unavailable):
         if await request.state.gate_responds():
             return [*await statuses(request.state.gate, keys, request.now)]
@@ -124,14 +124,14 @@ async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[K
 
 
 def plan_of(form: Form) -> Plan:
-    """Raises OperatorError if the plan is missing or unknown."""
+    """Returns the plan in the form. Raises OperatorError if it is missing or unknown."""
     if form.text("plan") not in PLANS:
         raise OperatorError("Choose a plan.")
     return cast(Plan, form.text("plan"))
 
 
 def scopes_of(form: Form) -> list[Scope]:
-    """Raises OperatorError if no scope is selected."""
+    """Returns the selected scopes. Raises OperatorError if there are none."""
     scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
     if not scopes:
         raise OperatorError("Choose at least one scope. A key without scopes cannot do anything.")
@@ -163,7 +163,7 @@ async def history(request: ConsoleRequest) -> Response:
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Changes name, contact, plan, scopes, expiry and limits. If the expiry is empty, it does not change."""
+    """Changes a key's name, contact, plan, scopes, expiry and limits. An empty expiry field is ignored."""
     form = await request.form()
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
@@ -208,7 +208,7 @@ async def confirm_revoke(request: ConsoleRequest) -> Response:
 async def show(
     request: ConsoleRequest, form: Form | None = None, overlap: str = "", error: Exception | None = None
 ) -> Response:
-    """Shows a key. After a failed change or rotation, `form` or `overlap` has its values, and its panel is open."""
+    """Shows a key. After a failed change or rotation, reopens the panel with the values in `form` or `overlap`."""
     key = await request.key()
     subject = _subject(key)
     status, message = describe(error)
@@ -239,7 +239,7 @@ def _form_of(key: ApiKey, expires: str = "") -> Form:
 
 
 def _changes_of(form: Form, now: float) -> KeyChanges:
-    """Raises OperatorError if a value is invalid."""
+    """Returns the form's values as changes. Raises OperatorError if a value is invalid."""
     limits, expires = enterprise_limits(form), form.text("expires").strip()
     changes: dict[str, Any] = {name: form.text(name).strip() for name in ("name", "contact") if form.texts(name)}
     if expires:

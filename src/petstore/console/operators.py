@@ -1,4 +1,4 @@
-"""The page that lists, adds and revokes operators and changes their roles. Both environments share the operators."""
+"""Lists, adds and revokes operators, and changes their roles. Both environments share the same operators."""
 
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -36,9 +36,9 @@ async def revoke(request: ConsoleRequest) -> Response:
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
-    """Performs an action on an operator, except on the one who is signed in.
+    """Performs an action on an operator other than the one who is signed in.
 
-    An operator who revokes their own access by mistake could lock everybody out.
+    Operators cannot revoke their own access, because the last operator could lock everybody out by mistake.
     """
     if name == request.session.name:
         text = "You cannot change your own role or revoke yourself. Ask another operator, or use the command line."

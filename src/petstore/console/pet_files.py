@@ -1,4 +1,4 @@
-"""Imports and exports animals in background jobs. Lists past imports, which can be undone."""
+"""Imports and exports animals in background jobs. Lists and undoes past imports."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from petstore.wording import parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 PAGE_SIZE = 50
-KEPT_MAX = 50  # animals that a page lists
+KEPT_MAX = 50  # how many of the kept animals a page lists
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
@@ -82,7 +82,7 @@ async def start_export(request: ConsoleRequest) -> Response:
 
 
 def query_of(text_of: Callable[[str], str]) -> PetQuery:
-    """Returns the query in a search form or in its address. Invalid times are ignored."""
+    """Returns the query from a search form or from a URL. Ignores invalid times."""
     chosen = text_of("status")
     return PetQuery(
         text=text_of("q").strip(),
@@ -124,7 +124,7 @@ async def show_job(request: ConsoleRequest) -> Response:
         return request.part("jobs/progress.html", job=job)
     response = request.page("jobs/show.html", job=job)
     if job.state == "running":
-        response.headers["refresh"] = "2"  # for browsers without scripts, as htmx refreshes sooner
+        response.headers["refresh"] = "2"  # for browsers without JavaScript. With it, htmx refreshes sooner
     return response
 
 
@@ -139,7 +139,7 @@ async def answer_job(request: ConsoleRequest) -> Response:
 
 
 async def download(request: ConsoleRequest) -> Response:
-    """Returns the file of a finished export."""
+    """Downloads a finished export."""
     job = _find_job(request)
     if job.state != "finished" or job.file is None:
         raise HTTPException(404)
@@ -147,7 +147,7 @@ async def download(request: ConsoleRequest) -> Response:
 
 
 def _find_job(request: ConsoleRequest) -> Job:
-    """Returns the job in the path. Raises HTTPException."""
+    """Returns the job whose id is in the path. Raises HTTPException if there is none."""
     job = request.state.jobs.find(request.http.path_params["job_id"], request.environment)
     if job is None:
         raise HTTPException(404)
@@ -195,7 +195,7 @@ async def undo_import(request: ConsoleRequest) -> Response:
 
 
 async def _import(request: ConsoleRequest) -> Import:
-    """Returns the import in the path. Raises HTTPException."""
+    """Returns the import whose id is in the path. Raises HTTPException if there is none."""
     import_id = request.http.path_params["import_id"]
     found = await request.store.imports.get(import_id, request.now) if _is_id(import_id) else None
     if found is None:
@@ -204,5 +204,5 @@ async def _import(request: ConsoleRequest) -> Import:
 
 
 def _is_id(text: str) -> bool:
-    """Whether the text can be looked up as an id. PostgreSQL rejects some control characters."""
+    """Whether the string can be looked up as an id. PostgreSQL rejects some control characters."""
     return text.isascii() and text.isprintable()

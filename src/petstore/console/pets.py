@@ -1,4 +1,4 @@
-"""Pages that find, add, change, remove and restore animals, and the page of a single animal with its history."""
+"""Pages that find, add, change, remove and restore animals, and that show an animal with its history."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -36,7 +36,7 @@ PAGE_SIZE = 50
 
 
 class Matches(NamedTuple):
-    """The number of animals that match a search. If not `exact`, this is a lower bound."""
+    """The number of animals that match a search. If `exact` is false, `number` is a lower bound."""
 
     number: int
     exact: bool
@@ -97,7 +97,7 @@ def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    """Restores animals by their ids, or all animals of a removal."""
+    """Restores the animals with the given ids, or all animals in a removal."""
     form = await request.form()
     pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
     removal_id = form.text("removal")
@@ -116,7 +116,7 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """Restores a removal, in a background job if it has too many animals for one request. Raises OperatorError."""
+    """Restores all animals in a removal. Uses a background job for more than PETS_MAX. Raises OperatorError."""
 
     async def work(job: Job) -> str:
         restored = await request.admin.restore_removal(removal_id, job.advance)
@@ -162,9 +162,9 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 
 
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
-    """Returns the context of a search, with the newest animals first.
+    """Returns the template context for a search, with the newest animals first.
 
-    `hits` includes the rows of previous pages, because a search may find no animals for many pages.
+    `hits` includes the rows on previous pages, because a search can return many empty pages before the next match.
     """
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
@@ -173,7 +173,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
         pet = await request.store.pets.get(int(query.text))  # a number can be an id or part of a name
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
-            hits += query.text not in pet.name  # otherwise the search finds it again
+            hits += query.text not in pet.name  # otherwise the search will find it again and count it
     wanted = {"q": query.text, "status": query.status or "", "added_by": query.added_by}
     times = {"since": query.since, "until": query.until}
     wanted |= {name: request.parameter(name).strip() for name in times}
@@ -189,7 +189,7 @@ async def _matches(
     request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
     counts: Result[dict[PetStatus, int]] | None,
 ) -> Matches | None:  # fmt: skip
-    """Returns None if there is no search, or if the number of matches is not known."""
+    """Returns the number of matches, or None if there is no search or the number is unknown."""
     if query == PetQuery(status=query.status):
         return Matches(counts.value[query.status], exact=True) if query.status and counts else None
     if not found.more:
@@ -270,7 +270,7 @@ def _form_of(pet: Pet) -> Form:
 
 
 def _changes_of(form: Form) -> PetChanges:
-    """Returns the values of a form as changes. Raises InvalidBody."""
+    """Returns the form's values as changes. Raises InvalidBody."""
     return PetChanges(**msgspec.structs.asdict(pet_of(form)))
 
 

@@ -24,10 +24,10 @@ MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; chars
 
 SECTIONS = ("overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health")
 
-# The column titles of the table of animals and their CSS classes, in the same order as the cells in pets/row.html.
+# Column titles and CSS classes for the table of animals, in the same order as the cells in pets/row.html.
 PET_TITLES = {"Id": "number", "Name": "", "Category": "number", "Status": ""}
 
-# The labels of response classes in plots and tables.
+# Labels for response classes in plots and tables.
 CLASS_NAMES: dict[ResponseClass, str] = {
     "ok": "OK",
     "client_error": "client errors (4xx)",
@@ -39,7 +39,7 @@ CLASS_NAMES: dict[ResponseClass, str] = {
 
 
 def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
-    """Returns a time in UTC.
+    """Formats a time in UTC.
 
     console.js replaces it with a relative time or with the browser's local time. A day stays in UTC.
     """
@@ -54,7 +54,7 @@ def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = 
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration in at most two units, such as 1 d 3 h."""
+    """Formats a duration in at most two units, such as 1 d 3 h."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     days, hours = divmod(minutes // 60, 24)
     if days:
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 def at_most(milliseconds: float) -> str:
-    """Returns a percentile of response times, which is the bound of a histogram bucket, as text."""
+    """Formats a percentile of response times, which is the upper bound of a histogram bucket."""
     return "more than 10 s" if milliseconds == float("inf") else f"at most {milliseconds:g} ms"
 
 

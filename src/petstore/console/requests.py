@@ -34,7 +34,7 @@ class ConsoleRequest:
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
         self.admin = self.state.admin(self.environment, self.session.actor)
-        self.live_admin = self.state.admin("live", self.session.actor)  # for operators, which are stored only in live
+        self.live_admin = self.state.admin("live", self.session.actor)  # operators are stored only in live
         self.now = self.state.clock()
 
     @property
@@ -50,7 +50,7 @@ class ConsoleRequest:
         return self.http.query_params.get(name, "")
 
     def number(self, name: str) -> int:
-        """Returns a parameter that is a whole number and fits into every store. Returns 0 for any other value."""
+        """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for a store."""
         text = self.parameter(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
@@ -60,7 +60,7 @@ class ConsoleRequest:
         return self.http.headers.get("hx-request") == "true"
 
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
-        """Returns a whole page, with the flash messages."""
+        """Returns a full page, including the flash messages."""
         self.state.unavailable_since = None
         messages, self.session.messages = self.session.messages, []
         name = self.http.url.path.split("/")[2]
@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is set, the part has the first rows of a new search, and the browser shows the address of the search.
+        `first` means that these are the first rows of a new search. The browser then shows the URL of the search.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
@@ -86,7 +86,7 @@ class ConsoleRequest:
         self.session.messages.append(FlashMessage(text, ok, link))
 
     def pets_changed(self) -> None:
-        """Counts the animals again, because the operator changed some."""
+        """Makes the next page recount the animals. Call this when the operator has changed some."""
         self.state.pet_counts[self.environment].invalidate()
 
     async def act(self, action: Awaitable[object], done: str, path: str) -> Response:
@@ -107,7 +107,7 @@ class ConsoleRequest:
         return await read_form(self.http)
 
     async def key(self) -> ApiKey:
-        """Returns the key in the path. Raises HTTPException and Unavailable."""
+        """Returns the key whose id is in the path. Raises HTTPException if there is none, and Unavailable."""
         key = await self.find_key(self.http.path_params["key_id"])
         if key is None:
             raise HTTPException(404)
@@ -129,16 +129,16 @@ class Subject(NamedTuple):
     path: str
 
     async def history(self, request: ConsoleRequest) -> FoundEntries:
-        """Returns the entries below the number in the query, newest first. Raises Unavailable."""
+        """Returns the entries with numbers below the parameter `before`, newest first. Raises Unavailable."""
         before = request.number("before") or None
         found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
-        # An operator can have the same name as an id.
+        # Exclude entries about operators, because an operator's name can look like an id.
         return found._replace(entries=[each for each in found.entries if each[1].action in actions])
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """Returns the value of one cookie, or an empty string. Starlette would decode all cookies of the request."""
+    """Returns the value of one cookie, or an empty string. Starlette would decode every cookie in the request."""
     _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
     return rest.partition(";")[0].strip() if found else ""
 

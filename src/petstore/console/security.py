@@ -12,8 +12,8 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters of a query
-ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only POSTs
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters in a query
+ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only POSTs that viewers may send
 # Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -30,7 +30,7 @@ HSTS = {"strict-transport-security": "max-age=31536000"}
 
 
 class SecurityMiddleware:
-    """ASGI middleware around all pages."""
+    """ASGI middleware for all requests to the console."""
 
     def __init__(self, app: ASGIApp, state: ConsoleState) -> None:
         self._app = app
@@ -70,11 +70,11 @@ class SecurityMiddleware:
         path, is_post, origin = request.url.path, request.method == "POST", self._state.origin
         if request.headers.get("host", "").lower() not in origin.allowed_hosts:
             return PlainTextResponse("The console does not accept this host name. See --public-url.\n", 421)
-        # A browser sends Origin with every POST. A page on another site cannot send the console's origin.
+        # Browsers send Origin with every POST. A page on another site cannot fake the console's origin.
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
-            return PlainTextResponse("This request does not come from a page of the console.\n", 403)
+            return PlainTextResponse("This request does not come from a console page.\n", 403)
         request.scope["session"] = None
-        if path.startswith("/static/"):  # contains no data, and error pages need the styles
+        if path.startswith("/static/"):  # static files contain no data, and error pages need the styles
             return None
         try:
             cookie = cookie_of(request, origin.cookie_name)

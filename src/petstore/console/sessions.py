@@ -1,6 +1,6 @@
-"""Sessions, the one-time link, and limits for failed sign-ins.
+"""Sessions, the one-time link, and limits on failed sign-ins.
 
-All of this is in memory, so restarting the console ends all sessions.
+Everything is kept in memory, so restarting the console ends all sessions.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from petstore.rate_limits import ADMITTED, SECOND, admit_address
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
-SESSIONS_MAX = 100  # per operator, so that no operator can end the sessions of others by signing in
+SESSIONS_MAX = 100  # per operator, so that signing in often does not end other operators' sessions
 FAILURES_PER_MINUTE = 10
 ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
@@ -92,7 +92,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """Returns the open session of a cookie, or None. `automatic` requests by a page do not reset the idle time."""
+        """Returns the open session of a cookie, or None. `automatic` page refreshes do not reset the idle time."""
         session, now = self._sessions.get(_digest(cookie)), self._clock()
         if session is None or not session.is_open(now):
             return None
@@ -104,7 +104,7 @@ class Sessions:
         self._sessions.pop(_digest(cookie), None)
 
     def end_all_of(self, session: Session) -> int:
-        """Ends all sessions of the same operator, including this one. Returns their number."""
+        """Ends all of the operator's sessions, including this one. Returns how many were ended."""
         ended = self._cookies_of(session.name, session.operator_created)
         for cookie in ended:
             del self._sessions[cookie]
@@ -121,10 +121,10 @@ def _digest(token: str) -> bytes:
 
 
 class SignInLimits:
-    """Counts failures per client address and token prefix.
+    """Limits failed sign-ins per client address and token prefix.
 
     A client that guesses tokens cannot lock out an operator, even from the same address, because their prefixes differ.
-    A client that tries many prefixes has no realistic chance either, because a token has 178 random bits.
+    Trying many prefixes has no realistic chance of success, because a token has 178 random bits.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -150,9 +150,9 @@ class SignInLimits:
 
 
 class FailureThrottle:
-    """Selects the failures to record, so that a client without a token cannot fill the audit log.
+    """Decides which failures to record, so that a client without a token cannot fill the audit log.
 
-    Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total. Counts the others.
+    Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total. Counts the rest.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -162,7 +162,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """Returns the number of unrecorded failures since the last recorded one, or None to not record this failure."""
+        """Returns the number of failures skipped since the last recorded one, or None to skip this failure as well."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()
@@ -173,7 +173,7 @@ class FailureThrottle:
         return self.take_others()
 
     def take_others(self) -> int:
-        """Returns the number of unrecorded failures since the last recorded one, and resets it to 0."""
+        """Returns the number of failures skipped since the last recorded one, and resets it to 0."""
         others, self._others = self._others, 0
         return others
 

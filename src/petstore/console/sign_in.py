@@ -22,14 +22,14 @@ HOME = "/live/overview"
 
 
 async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:
-    """Returns the session of a cookie with the operator's current role, or None if there is no valid session.
+    """Returns the cookie's session, with the operator's current role, or None if there is no valid session.
 
     Ends the session if the operator was revoked. Raises Unavailable.
     """
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
         operator = await state.stores["live"].operators.get(session.name)
-        # After an operator was revoked, a new operator may get the same name. The creation time tells them apart.
+        # A new operator may reuse the name of a revoked one. The creation time tells them apart.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
             return None
@@ -40,7 +40,7 @@ async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> 
 def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
-    """Returns the sign-in page. `target` is the page to open after the sign-in, by default the requested page."""
+    """Returns the sign-in page. `target` is the page to open after signing in, by default the requested page."""
     headers = {"hx-refresh": "true"}  # if htmx requested a part of a page, it reloads the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
@@ -55,7 +55,7 @@ def sign_in_page(
 
 
 async def sign_in(request: Request) -> Response:
-    """Handles a GET with the token of the link, and a POST with that token or an operator's token."""
+    """Handles a GET with the link's token, or a POST with either that token or an operator's token."""
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
@@ -63,7 +63,7 @@ async def sign_in(request: Request) -> Response:
     token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
     if not token:
         return respond("Enter a token." if is_post else "")
-    # Whether the user opened this address. Requests from pages on other sites must not count as failures.
+    # Whether the user opened this address directly. Requests from pages on other sites must not count as failures.
     is_direct = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not is_post and (could_be_token(token) or not is_direct):
         error = "This link cannot sign you in from here. Paste it into the address bar, or enter your token."
@@ -89,9 +89,9 @@ async def sign_in(request: Request) -> Response:
 
 
 async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
-    """Returns whether the token is valid, and its operator, which is None for the link.
+    """Returns whether the token is valid, and the operator. The operator is None for the one-time link.
 
-    Raises Unavailable, also if the sign-in cannot be recorded in the audit log.
+    Raises Unavailable if the store does not respond or the sign-in cannot be recorded in the audit log.
     """
     if could_be_token(token):
         operator = await state.stores["live"].operators.find(digest_of(token))
@@ -146,7 +146,7 @@ async def sign_out_everywhere(request: Request) -> Response:
 async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
     try:
         await state.record(session.actor, action, session.actor, detail)
-    except Unavailable as error:  # the operator is signed out anyway
+    except Unavailable as error:  # signing out must work without an audit entry
         event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
     response.delete_cookie(**state.origin.cookie)
@@ -154,6 +154,6 @@ async def _signed_out(state: ConsoleState, session: Session, action: str, detail
 
 
 def _local_path(target: str) -> str:
-    """Returns the target if it is a path of this console, and the home page otherwise. Prevents open redirects."""
+    """Returns the target if it is a path on this console, otherwise the home page. Prevents open redirects."""
     is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_local else HOME

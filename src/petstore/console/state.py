@@ -25,11 +25,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 BUSIEST = 8
 DEPRECATED_DAYS = 30
-DEPRECATED_MAX = 10_000  # keys per operation in the table. The export is not limited to these
+DEPRECATED_MAX = 10_000  # keys per operation in the table. The export has a higher limit
 
 
 class ConsoleOrigin:
-    """The address of this console in a browser, and the values of `Host` and `Origin` that the console accepts."""
+    """The console's address in the browser, and the `Host` and `Origin` values that the console accepts."""
 
     def __init__(self, settings: Settings) -> None:
         scheme = "https" if settings.tls_cert else "http"
@@ -100,11 +100,11 @@ class ConsoleState:
         return Admin(self.stores[environment], self.gate, actor, self.clock)
 
     async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
-        """Records an action in the audit log of live, which contains all sign-ins. Raises Unavailable."""
+        """Records an action in the live audit log, which contains all sign-ins. Raises Unavailable."""
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def deprecated_totals(self, environment: Environment, limit: int) -> list[tuple[OperationName, KeyTotal]]:
-        """Returns the keys that recently called each deprecated operation, by number of calls. Raises Unavailable."""
+        """Returns the keys that recently called each deprecated operation, most calls first. Raises Unavailable."""
         since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
         usage = self.stores[environment].usage
         return [
@@ -114,7 +114,7 @@ class ConsoleState:
         ]
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
-        """Returns the banned keys of one environment, with the longest bans first. Raises Unavailable."""
+        """Returns the banned keys in one environment, longest bans first. Raises Unavailable."""
         if not await self.gate_responds():
             raise Unavailable("the gate does not respond")
         bans = await bans_with_keys([store], self.gate, self.clock())

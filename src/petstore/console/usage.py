@@ -63,7 +63,7 @@ async def export_bill(request: ConsoleRequest) -> Response:
 
 
 async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
-    """Returns the month in the query, or else the current month, with its end and its bill. Raises Unavailable."""
+    """Returns the month in the query, or the current month by default, with its end and bill. Raises Unavailable."""
     month = request.parameter("month")
     try:
         span, end = calendar_month(month)
@@ -108,6 +108,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """Returns the keys that the totals belong to, in the same order. Raises Unavailable."""
+    """Returns each total with its key, in the same order. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]

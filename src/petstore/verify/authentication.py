@@ -26,7 +26,7 @@ def other_scheme(session: Session) -> Findings:
 
 
 def challenge(session: Session) -> Findings:
-    """A 401 has the code `unauthorized` and a `WWW-Authenticate` that shows whether a credential was sent."""
+    """A 401 has the code `unauthorized` and a `WWW-Authenticate` header that shows whether a credential was sent."""
     for headers, expected in (((), CHALLENGE), ((UNKNOWN,), f'{CHALLENGE}, error="invalid_token"')):
         response = session.send("GET /pets", *headers, key="")
         yield from expect_error(response, 401, "unauthorized")

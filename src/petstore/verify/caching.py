@@ -43,7 +43,7 @@ def tag_changes(session: Session) -> Findings:
 
 
 def not_cached(session: Session) -> Findings:
-    """The service answers every request, not a cache."""
+    """Every response comes from the service itself, not from a cache."""
     one, two = session.send(LINE), session.send(LINE)
     if one.value("x-request-id") and one.value("x-request-id") == two.value("x-request-id"):
         yield unexpected("a response with a new `X-Request-Id`", two, "a cache answered")

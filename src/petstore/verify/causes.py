@@ -52,7 +52,7 @@ def _server(response: Response) -> str:
     return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# Certain causes take precedence over the cause that a check suspects. Possible causes are used if it suspects none.
+# Certain causes override the cause that a check suspects. Possible causes are used only if the check suspects none.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 

@@ -1,4 +1,4 @@
-"""The table of checks. The docstring of a check is the promise that it tests."""
+"""The table of checks. Each check's docstring is the promise that it tests."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -28,7 +28,7 @@ Level = Literal["spec", "contract"]
 Need = Literal["write", "limit key", "addresses", "errors on demand"]
 
 LEVELS: tuple[Level, ...] = ("spec", "contract")
-# What enables the checks with each need.
+# How to enable the checks that have each need.
 OPTIONS: dict[Need, str] = {
     "write": "`--write`, or an address that offers errors on demand",
     "limit key": "`--limit-key`",
@@ -73,7 +73,7 @@ CHECKS = (
     Check(authentication.challenge, "contract", AUTHENTICATION, 2),
     Check(authentication.scheme_in_any_case, "contract", AUTHENTICATION, 1),
     Check(authentication.two_keys, "contract", AUTHENTICATION, 1),
-    # Add animals first, so that the checks of lists have some.
+    # Add animals first, so that the lists are not empty.
     Check(creating.created, "spec", ADD, 3, needs=("write",)),
     Check(creating.status_optional, "spec", ADD, 1, needs=("write",)),
     Check(creating.fetched, "spec", GET, 2, needs=("write",)),
@@ -155,7 +155,7 @@ CHECKS = (
     Check(limits.refusal_headers, "contract", API_LIMITS, 0, needs=("limit key",)),
     Check(limits.refusal_first, "contract", ERRORS, 0, needs=("limit key",)),
     Check(limits.retry_after, "spec", ERRORS, 0, needs=("limit key",)),
-    # These checks come last, because they examine the responses to all others.
+    # These checks come last, because they examine the responses to all other checks.
     Check(every_response.rate_limit_headers, "spec", LIMITS, 0),
     Check(every_response.rate_limit_values, "spec", LIMITS, 0),
     Check(every_response.error_bodies, "spec", ERRORS, 0),

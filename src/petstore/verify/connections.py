@@ -26,7 +26,7 @@ def pipelining(session: Session) -> Findings:
 
 
 def expect_continue(session: Session) -> Findings:
-    """After `Expect: 100-continue`, the service sends a 100 before the body."""
+    """After `Expect: 100-continue`, the service sends a 100 before it receives the body."""
     line, body = "POST /pets", new_pet()
     head = session.message(line, JSON, "Expect: 100-continue", body=body).removesuffix(body)
     with session.connect() as connection:
@@ -49,7 +49,7 @@ def chunked_body(session: Session) -> Findings:
 
 
 def body_too_large(session: Session) -> Findings:
-    """A body larger than 64 KiB is 413 `body_too_large`, with `Content-Length` or in chunks."""
+    """A body larger than 64 KiB is 413 `body_too_large`, whether it has a `Content-Length` or is sent in chunks."""
     body = b" " * (BODY_MAX + 1)
     for response in (
         session.send("POST /pets", JSON, body=body),
@@ -81,7 +81,7 @@ def long_target(session: Session) -> Findings:
 
 
 def _expect_rejection(session: Session, connection: Connection, message: bytes, status: int) -> Findings:
-    """A proxy may reject the message. Closing the connection without a response is also a rejection."""
+    """Expects the service or a proxy to reject the message. Closing the connection without a response also counts."""
     try:
         connection.write(message)
         response = session.read_rejection(connection, "a malformed request")

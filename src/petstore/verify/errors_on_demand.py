@@ -19,7 +19,7 @@ def _expect_applied(response: Response, applied: str) -> Findings:
 
 
 def each_code(session: Session) -> Findings:
-    """`Prefer: error=CODE` returns the error with each code."""
+    """`Prefer: error=CODE` returns the error with that code, for every code."""
     for code in CODES:
         response = session.send("GET /pets", f"Prefer: error={code}")
         yield from expect_error(response, STATUS_OF_CODE[code], code, "a proxy removed `Prefer`")
@@ -27,7 +27,7 @@ def each_code(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A simulated 429 has the preferred `Retry-After`, and `X-RateLimit-Remaining: 0`."""
+    """A simulated 429 has the requested `Retry-After`, and `X-RateLimit-Remaining: 0`."""
     response = session.send("GET /pets", "Prefer: code=429", "Prefer: retry-after=7")
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("retry-after") == 7, "`Retry-After: 7`", response)

@@ -1,4 +1,4 @@
-"""Promises about every response. These checks send nothing. They examine the responses that the others received."""
+"""Promises about every response. These checks send no requests. They examine the responses to all other checks."""
 
 from collections.abc import Iterator
 
@@ -75,7 +75,7 @@ def request_ids(session: Session) -> Findings:
 
 
 def cache_control(session: Session) -> Findings:
-    """Lists and animals may be stored but must be revalidated (`private, no-cache`). All else is `no-store`."""
+    """Lists and animals may be stored but must be revalidated (`private, no-cache`). Everything else is `no-store`."""
     for response in session.received:
         kept = response.status in (200, 304)
         expected = "private, no-cache" if kept else "no-store"

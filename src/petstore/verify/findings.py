@@ -1,4 +1,4 @@
-"""The results of a check, which are findings or the reason for skipping it, and common expectations."""
+"""The results of a check (findings, or the reason for skipping it), and common expectations."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -12,7 +12,7 @@ UNKNOWN = "9223372036854775807"  # the largest id, which no animal has
 
 
 def _send(session: Session, pet_id: object) -> Response:
-    """Raises Skip if the operation has been removed."""
+    """Requests an animal. Raises Skip if the operation has been removed."""
     response = session.send(f"GET /pets/{pet_id}")
     if response.status == 410:
         raise Skip("the operation has been removed")
@@ -41,7 +41,7 @@ def invalid_ids(session: Session) -> Findings:
 
 
 def deprecation(session: Session) -> Findings:
-    """Every response of a deprecated operation has `Deprecation`, `Sunset` and links to its replacement."""
+    """Every response from a deprecated operation has `Deprecation`, `Sunset` and links to its replacement."""
     known = [str(pet["id"]) for pet in session.send("GET /pets?limit=1").pets]
     for operation in deprecated_operations():
         for pet_id in (UNKNOWN, *known):

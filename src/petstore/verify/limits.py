@@ -1,4 +1,4 @@
-"""Rate limits: which requests count and, with a key that has a low limit, that exactly the limit is admitted."""
+"""Rate limits: which requests count and, with a second key that has a low limit, whether the limit is exact."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,9 +8,9 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed limits of the key for --limit-key; a lower limit would lead to a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # limits that the key for --limit-key may have; a lower limit would lead to a ban
 BEYOND = 5  # requests sent beyond the limit
-CLOCKS_MAX = 5  # seconds between `Date`, which may be out of date, and the gate's clock
+CLOCKS_MAX = 5  # seconds that `Date`, which may be out of date, can differ from the gate's clock
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
 OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
@@ -78,7 +78,7 @@ class Burst(NamedTuple):
 
 
 def _burst(session: Session) -> Burst:
-    """Raises Skip."""
+    """Sends parallel requests that exceed the limit. Raises Skip."""
     first = _send(session)
     if first.status == 429:
         _wait(session, first)
@@ -93,7 +93,7 @@ def _burst(session: Session) -> Burst:
 
 
 def exact(session: Session) -> Findings:
-    """If parallel requests through all addresses exceed the limit, exactly the limit is admitted."""
+    """If parallel requests through all addresses exceed the limit, exactly as many are admitted as the limit allows."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)
@@ -132,7 +132,7 @@ def refusal_headers(session: Session) -> Findings:
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
     now = (response.number("x-ratelimit-reset") or 0) - (response.number("retry-after") or 0)
-    right, cause = abs(now - response.date) <= CLOCKS_MAX, "the clocks of the node and of Redis differ"
+    right, cause = abs(now - response.date) <= CLOCKS_MAX, "the clocks of the node and Redis differ"
     yield from expect(right, "`X-RateLimit-Reset` at the end of `Retry-After`", response, cause)
 
 
@@ -143,7 +143,7 @@ def refusal_first(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """After `Retry-After`, the next request is admitted."""
+    """A request that is sent after the `Retry-After` time is admitted."""
     response = _refused(session)
     _wait(session, response)
     after = _send(session)

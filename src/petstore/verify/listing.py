@@ -9,7 +9,7 @@ from petstore.verify.transport import Response
 
 MEMBERS = ["id", "name", "categoryId", "status"]
 TOO_FEW = "there are fewer than two animals; add some, or use --write"
-UNKNOWN = "offset=5&page=2&LIMIT=0&Status=x&limit[]=0&verify&&=&%FF=%00&"  # parameters
+UNKNOWN = "offset=5&page=2&LIMIT=0&Status=x&limit[]=0&verify&&=&%FF=%00&"  # unknown parameters
 INVALID = [
     ("limit", "limit=0"), ("limit", "limit=101"), ("limit", "limit=abc"), ("limit", "limit="), ("limit", "limit=%2B5"),
     ("limit", "limit=%EF%BC%95"), ("limit", "limit=5&limit=5"), ("status", "status=AVAILABLE"),
@@ -78,7 +78,7 @@ def order(session: Session) -> Findings:
 
 
 def exact_length(session: Session) -> Findings:
-    """A list has exactly `limit` animals, which defaults to 20, if that many exist."""
+    """A list has exactly `limit` animals (by default 20) if that many exist."""
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
         raise Skip(TOO_FEW)
@@ -93,7 +93,7 @@ def status_complete(session: Session) -> Findings:
     for status in STATUSES:
         response = session.send(f"GET /pets?limit=100&status={status}")
         expected = [pet for pet in whole if pet.get("status") == status]
-        yield from expect(response.pets[: len(expected)] == expected, f"all that are {status}", response)
+        yield from expect(response.pets[: len(expected)] == expected, f"all animals that are {status}", response)
 
 
 def invalid_parameters(session: Session) -> Findings:
@@ -115,4 +115,4 @@ def every_parameter_named(session: Session) -> Findings:
 def unknown_parameters(session: Session) -> Findings:
     """Unknown parameters are ignored."""
     plain, other = (session.send(f"GET /pets?{more}limit=2") for more in ("", UNKNOWN))
-    yield from expect((other.status, other.body) == (200, plain.body), "the list without the parameter", other)
+    yield from expect((other.status, other.body) == (200, plain.body), "an unchanged list", other)

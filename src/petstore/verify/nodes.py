@@ -27,11 +27,12 @@ def visible_everywhere(session: Session) -> Findings:
         for reader in session.addresses:
             pages = session.newest(reader) if reader != writer else []
             if pages and not any(pet.get("name") == name for page in pages for pet in page.pets):
-                yield unexpected(f"{name}, added through {writer.url}, through {reader.url}", pages[-1], OTHER_GATE)
+                expected = f"{name} (added through {writer.url}) in the list from {reader.url}"
+                yield unexpected(expected, pages[-1], OTHER_GATE)
 
 
 def same_counters(session: Session) -> Findings:
-    """All addresses share the counters of a key."""
+    """All addresses share a key's counters."""
     first, second = ([session.send("GET /pets?limit=1", at=each) for each in session.addresses] for _ in range(2))
     for before, after in zip(first, second, strict=True):
         yield from expect_counted(before, after, len(session.addresses), OTHER_GATE)
@@ -41,7 +42,7 @@ def same_tags(session: Session) -> Findings:
     """All addresses return the same list with the same `ETag`."""
     first, *others = (session.send("GET /pets?limit=5", at=address) for address in session.addresses)
     for other in others:
-        yield from expect(other.body == first.body, f"the list of {first.address.url}", other, OTHER_STORE)
+        yield from expect(other.body == first.body, f"the same list as from {first.address.url}", other, OTHER_STORE)
         yield from expect(other.value("etag") == first.value("etag"), f"`ETag: {first.value('etag')}`", other)
 
 

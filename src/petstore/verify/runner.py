@@ -74,7 +74,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
 
 
 def run(session: Session, plan: Plan) -> Iterator[Result]:
-    """Runs the checks of a plan in order. Raises OperatorError if the address becomes unreachable."""
+    """Runs a plan's checks in order. Raises OperatorError if the address becomes unreachable."""
     if plan.writes and any(check.level == "contract" for check, _ in plan.checks):
         session.list_end = _list_end(session)
     for check, why in plan.checks:
@@ -128,7 +128,7 @@ def _probed(
     at: Address | None = None,
     key: str | None = None,
 ) -> Response:
-    """Raises OperatorError if the address is unreachable."""
+    """Sends a request. Raises OperatorError if the address is unreachable."""
     try:
         return session.send(line, *headers, body=body, at=at, key=key)
     except (NoResponse, OSError) as error:
@@ -147,7 +147,7 @@ def _check_limit(response: Response, requests: int) -> None:
 
 
 def _list_end(session: Session) -> ListEnd | None:
-    """Returns the last page of the first list that is not too long."""
+    """Returns the last page of the first list that is short enough, or None if all are too long."""
     for status in STATUSES:
         query = f"limit=100&status={status}"
         for _ in range(LIST_PAGES_MAX):

@@ -1,4 +1,4 @@
-"""A session, which sends requests to the addresses under test and records the responses."""
+"""Sends requests to the addresses under test and records the responses."""
 
 import secrets
 import threading
@@ -34,7 +34,7 @@ class Session:
         self.key = key
         self.limit_key = limit_key
         self._sleep = sleep
-        self.received: list[Response] = []  # without responses of a proxy that rejected a malformed message
+        self.received: list[Response] = []  # except responses from a proxy that rejected a malformed message
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
@@ -47,12 +47,12 @@ class Session:
     def message(
         self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
     ) -> bytes:
-        """Returns the bytes of a request, which must be sent once. `line` is the method and the path below the base.
+        """Returns the bytes of a request, to be sent once. `line` is the method and the path below the base.
 
         `key` defaults to the session's key; "" sends no key. Raises Skip if the deadline has passed.
         """
         if time.monotonic() > self.deadline:
-            raise Skip("the limit of two minutes has passed, because the address responds too slowly")
+            raise Skip("the two-minute limit has passed because the address responds too slowly")
         method, _, path = line.partition(" ")
         address = at or self.addresses[0]
         lines = [f"{method} {address.path}{path} HTTP/1.1", f"Host: {address.authority}", *headers]
@@ -133,13 +133,13 @@ class Session:
                 return list(pool.map(send, connections))
 
     def wait(self, seconds: float) -> None:
-        """Raises Skip if the wait would exceed the deadline."""
+        """Waits. Raises Skip if that would exceed the deadline."""
         if time.monotonic() + seconds > self.deadline:
-            raise Skip(f"waiting for {seconds:.0f} s would exceed the limit of two minutes")
+            raise Skip(f"waiting for {seconds:.0f} s would exceed the two-minute limit")
         self._sleep(seconds)
 
     def without_keys(self, text: str) -> str:
-        """Removes keys from a text before it is printed. A faulty service may repeat a key."""
+        """Removes keys from a string before it is printed, because a faulty service may echo a key."""
         for key in filter(None, (self.key, self.limit_key)):
             text = text.replace(key, "(the key)")
         return without_keys(text)
@@ -174,7 +174,7 @@ class Session:
         return self.list_end
 
     def newest(self, at: Address | None = None) -> list[Response]:
-        """Returns the last page of the list, and further pages if there are any by now."""
+        """Returns the page that was last when the run began, and any pages that have been added since."""
         pages: list[Response] = []
         query = self.end_of_list().query
         while query and len(pages) < 4:

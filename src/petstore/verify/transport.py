@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Raises OperatorError. The message never contains a password."""
+    """Parses a base address. Raises OperatorError. The message never contains a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -111,7 +111,7 @@ class Response(NamedTuple):
 
     @property
     def pets(self) -> list[dict[str, Any]]:
-        """Returns the animals of a list, or an empty list if the body is not an array of objects with ids."""
+        """Returns the animals in a list, or an empty list if the body is not an array of objects with ids."""
         value = self.json
         return value if isinstance(value, list) and all(map(has_id, value)) else []
 
@@ -138,7 +138,7 @@ def escaped(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Decodes, escapes and shortens a text from the server, which was read as latin-1."""
+    """Decodes, escapes and shortens a string from the server that was read as latin-1."""
     decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
     return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
@@ -183,7 +183,7 @@ class Connection:
         self._socket.sendall(data)
 
     def read(self, request: str, *, interim: bool = False) -> Response:
-        """Reads a response. Skips interim responses such as 100 unless `interim`. Raises NoResponse and OSError."""
+        """Reads a response. Skips interim responses such as 100, unless `interim`. Raises NoResponse and OSError."""
         try:
             status, headers = self._read_head()
             while status < 200 and not interim:
@@ -207,7 +207,7 @@ class Connection:
     def _read_head(self) -> tuple[int, tuple[tuple[str, str], ...]]:
         while b"\r\n\r\n" not in self._data:
             if len(self._data) > HEAD_MAX:
-                raise NoResponse("the headers of the response are too long")
+                raise NoResponse("the response headers are too long")
             self._receive()
         head, _, self._data = self._data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")

@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # look-ups of keys not seen valid before, from an address that is over its limit
+LOOKUPS_PER_SECOND = 10  # for keys not seen as valid before, from an address that is over its limit
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # indicate that a key is quoted or that the header was sent twice
@@ -26,7 +26,7 @@ digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as it was in the store at this version of the keys."""
+    """A usable key, as stored at this version of the keys."""
 
     key: ApiKey
     limits: Limits
@@ -40,7 +40,7 @@ NO_VERSION: CatalogueVersion = (-1, -1)  # for a request without a valid key
 
 
 class Admission:
-    """Admits or refuses the requests of one environment."""
+    """Admits or refuses requests to one environment."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Admission:
         """Authenticates a request and passes it through the gate. Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
-        if secret is not None and len(secret) == SECRET_LENGTH:  # other texts are not keys, and may be 30 KB long
+        if secret is not None and len(secret) == SECRET_LENGTH:  # other strings are not keys, and may be 30 KB long
             freshness = self._freshness
             if not freshness.checked <= now < freshness.due:
                 await freshness.check_at(now)
@@ -113,13 +113,13 @@ class Admission:
         return known
 
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
-        """Returns the decision that refuses to look up this key, or None if it may be looked up.
+        """Returns a refusal if this key must not be looked up, and None otherwise.
 
         An address over its limit can cause only a few look-ups per second, no matter how many keys it makes up. Keys
         that any worker has seen valid are not affected by this limit.
         """
         if not well_formed(secret, self._environment):
-            return None  # not looked up anyway
+            return None  # malformed keys are never looked up
         address = self._address_of(request)
         decision = await self._gate.peek_address(self._environment, address, now)
         if decision.outcome is ADMITTED:
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Allows a few look-ups per second for each bucket of addresses."""
+        """Counts a look-up by an address bucket. Returns whether it is within the limit per second."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

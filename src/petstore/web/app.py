@@ -99,7 +99,7 @@ class App:
         self._outages.flush(ticks)
 
     def end_delays(self) -> None:
-        """On shutdown, send delayed responses immediately."""
+        """On shutdown, sends delayed responses immediately."""
         self._delays.end()
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Reply]:
@@ -170,7 +170,7 @@ class App:
         return reply
 
     async def _answer_of_site(self, request: Request) -> Reply:
-        """Answers a request outside the base addresses. All except probes and scrapes count against the address."""
+        """Answers a request outside the base addresses. Probes and scrapes do not count against the address."""
         task = self._deadlines.begin()
         now = self._clock()
         request_id = next(self._request_ids)
@@ -211,7 +211,7 @@ class App:
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
         """Answers OPTIONS, which does not require a key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
-        # A preflight never has a key. The limit of the address must not block pages whose requests have a valid key.
+        # A preflight never has a key. The address limit must not block pages whose requests have a valid key.
         if decision.outcome is not ADMITTED and (key is not None or not is_preflight):
             return refusal(decision)
         if not route.allow:
@@ -229,13 +229,13 @@ class App:
         return reply_of(internal_error(request_id))
 
     async def _peek(self, task: Task | None, environment: Environment, address: str, now: float) -> Decision:
-        """Returns a decision for the headers of a response if there is none yet: for a probe, an error or an outage."""
+        """Returns a decision for the response headers if there is none yet, as for a probe, an error or an outage."""
         if not self._deadlines.has_passed(task):
             try:
                 return await self._gate.peek_address(environment, address, now)
             except (Exception, CancelledError) as error:
                 cause = self._deadlines.cause(task, error)
-                if not isinstance(cause, Unavailable):  # a bug in the gate; the response still needs its headers
+                if not isinstance(cause, Unavailable):  # a bug in the gate. The response still needs headers
                     logger.error("internal error", exc_info=cause)
         return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 

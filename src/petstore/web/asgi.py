@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` based on an ASGI scope, and the stream of its body."""
+    """A `Request` based on an ASGI scope, and its body stream."""
 
     body = b""
 
@@ -52,9 +52,9 @@ class AsgiRequest:
 
 
 def _path(scope: MutableMapping[str, Any]) -> str:
-    """Returns the path below the mount point, decoded in the same way as by our server.
+    """Returns the path below the mount point, decoded the same way as by our server.
 
-    Prefers the optional `raw_path`, because in `path` an ASGI server also decodes %2F, which then looks like a slash.
+    Prefers the optional `raw_path`, because in `path`, ASGI servers have already decoded %2F to a slash.
     """
     raw: bytes | None = scope.get("raw_path")
     # Some servers include the query.

@@ -1,4 +1,4 @@
-"""Determines the address of a client, also behind trusted proxies."""
+"""Determines a client's address, even behind trusted proxies."""
 
 import ipaddress
 import re
@@ -14,7 +14,7 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
-    """Returns the address of the client: the peer or, behind trusted proxies, the nearest address that is not trusted.
+    """Returns the client's address: the peer or, behind trusted proxies, the nearest address that is not trusted.
 
     `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no address. It is trusted, because
     only local processes can reach it.

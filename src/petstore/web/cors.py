@@ -1,4 +1,4 @@
-"""Cross-origin requests, which are disabled unless the operator sets origins."""
+"""CORS headers. Cross-origin requests are disabled unless the operator allows origins."""
 
 from petstore.web.replies import Lines, line
 from petstore.web.requests import Request

@@ -1,8 +1,8 @@
-"""Counts the requests to one base address by outcome. Each request only updates dictionaries.
+"""Counts the requests to one base address by outcome. Counting a request only updates dictionaries.
 
-The counts are published to the metrics once a second, and written to the usage in the store every few seconds. The gate
-counts the admitted requests of keys. These counters add errors, refusals, bans, and requests without a valid key. The
-recent errors of keys are written more often, because an operator may be waiting for them.
+The counts are published as metrics once a second, and written to the store as usage every few seconds. The gate counts
+each key's admitted requests. These counters add errors, refusals, bans, and requests without a valid key. Each key's
+recent errors are written more often, because an operator may be waiting for them.
 """
 
 from collections import Counter, defaultdict, deque
@@ -18,8 +18,8 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
 BANNED_429 = 4290  # counts 429s due to a ban separately from other 429s
-ROWS_MAX = 250  # rows of usage per transaction, so that creates do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # errors per key, and keys, written by one flush
+ROWS_MAX = 250  # usage rows per transaction, so that creates do not wait long for the write lock
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # per flush: errors for each key, and keys
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
 # Responses that contain a page, from the cache or from the store.
@@ -27,7 +27,7 @@ _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
 class RequestCounters:
-    """The counters of one environment, or of the site, which has no usage and so no store."""
+    """Counters for one environment, or for the site, which has no usage and therefore needs no store."""
 
     def __init__(self, environment: Environment | Literal["none"], usage_store: Usage | None = None) -> None:
         self._environment = environment
@@ -37,12 +37,12 @@ class RequestCounters:
         self._usage: Counter[tuple[str, OperationName, KeyMeasure]] = Counter()
         self._anonymous: Counter[AnonymousMeasure] = Counter()
         self._last_used: dict[str, float] = {}
-        self._errors: dict[str, deque[RecentError]] = {}  # errors of each key since the last flush
+        self._errors: dict[str, deque[RecentError]] = {}  # each key's errors since the last flush
 
     def note_error(
         self, key_id: str, at: float, request_id: str, operation: OperationName, status: int, code: str, path: str
     ) -> None:
-        """Keeps the recent errors of a key. In a flood of refusals, keeps only the first ones, as all are counted."""
+        """Keeps a key's recent errors. In a flood of refusals, keeps only the first few. All are counted."""
         of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
@@ -65,7 +65,7 @@ class RequestCounters:
         self._last_used[key.id] = now
 
     def publish(self, now: float, page_misses: int = 0) -> None:
-        """Adds the counts since the last call to the metrics, and to the usage that will be written."""
+        """Adds the counts since the last call to the metrics, and to the usage to be written."""
         pages = 0
         counts, self._counts = self._counts, defaultdict(int)
         for (key_id, plan, operation, status), n in counts.items():
@@ -106,7 +106,7 @@ class RequestCounters:
         return list(self._last_used)
 
     async def flush(self, now: float) -> None:
-        """Writes the usage since the last call to the current minute, in several transactions if necessary.
+        """Writes the usage since the last call, attributed to the current minute. May use several transactions.
 
         Raises Unavailable. Usage that could not be written is kept for the next call.
         """
@@ -134,7 +134,7 @@ class RequestCounters:
             raise
 
     async def flush_errors(self) -> None:
-        """Writes the errors of keys since the last call.
+        """Writes the errors that were noted since the last call.
 
         Raises Unavailable. Errors that could not be written are kept for the next call.
         """
@@ -146,12 +146,12 @@ class RequestCounters:
                 [error._replace(path=path_to_keep(error.path)) for of_key in errors.values() for error in of_key]
             )
         except BaseException:
-            self._errors = errors | self._errors  # new errors of a key replace its old ones
+            self._errors = errors | self._errors  # a key's new errors replace its old ones
             raise
 
 
 def _key_measure(status: int) -> KeyMeasure | None:
-    """Returns None for a successful request, because the gate has already counted it as admitted."""
+    """Returns how to count a key's response, or None for a success, which the gate has already counted as admitted."""
     if status < 400:
         return None
     if status in (429, BANNED_429):

@@ -1,4 +1,4 @@
-"""The deadlines of requests in flight. If the deadline of a request passes, the client gets a 503."""
+"""Deadlines for requests in flight. If a request's deadline passes, the client gets a 503."""
 
 import asyncio
 import time
@@ -14,28 +14,28 @@ Task = asyncio.Task[Any]
 
 
 class Deadlines:
-    """One timer checks all requests, because a timer for each request would take 4 to 8 µs.
+    """One timer checks all requests, because a timer for each request would cost 4 to 8 µs.
 
-    The deadline of a request is calculated from the time of the last check, and the request is cancelled at the last
+    A request's deadline is calculated from the time of the last check, and the request is cancelled at the last
     check before its deadline. As a result, it is cancelled up to two intervals early, but never late.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        # The deadline of each task. They are in order, because all requests have the same amount of time.
+        # The deadline of each task, earliest first, because all requests have the same amount of time.
         self._in_flight: dict[Task, float] = {}
         self._next = 0.0  # the deadline of a request that begins now; 0 if the timer is not running
         self._passed: set[Task] = set()  # cancelled tasks whose requests have not ended yet
 
     def begin(self) -> Task:
-        """Starts the deadline of the request that the current task handles. Returns the task."""
+        """Starts the deadline for the current task's request. Returns the task."""
         task = _current_task()
         self._in_flight[task] = self._next or self._check()
         return task
 
     def end(self, task: Task) -> None:
-        """Called when the request of this task has its response."""
+        """Removes the task's deadline. Called when the response is ready."""
         if self._in_flight.pop(task, None) is None and task in self._passed:
             self._passed.remove(task)
             task.uncancel()
@@ -44,11 +44,11 @@ class Deadlines:
         return task in self._passed
 
     def current(self) -> float:
-        """Returns the deadline of the current task, on the clock of `time.monotonic`."""
+        """Returns the current task's deadline, as a value of `time.monotonic`."""
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Awaits something that depends on the client. If the current task has a deadline, restarts it afterwards."""
+        """Awaits something that depends on the client. Restarts the current task's deadline, if any, afterwards."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:
@@ -57,7 +57,7 @@ class Deadlines:
             self.begin()
 
     def cause(self, task: Task | None, error: BaseException) -> Exception:
-        """Returns the error, or Unavailable if the deadline has passed. Raises any other cancellation."""
+        """Returns the error, or Unavailable if the deadline has passed. Reraises any other cancellation."""
         if isinstance(error, Exception):
             return error
         if self.has_passed(task):

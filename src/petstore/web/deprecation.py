@@ -7,7 +7,7 @@ from petstore.web.replies import Lines, line
 
 
 def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
-    """Returns the headers for every response of the operation, regardless of its status."""
+    """Returns the headers for all of the operation's responses, regardless of their status."""
     values = deprecation_values(deprecation, base_url)
     return (
         line("deprecation", values["deprecation"])
@@ -18,7 +18,7 @@ def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
 
 
 def deprecation_values(deprecation: Deprecation, base_url: str) -> dict[str, str]:
-    """Returns the values of the placeholders in the OpenAPI document."""
+    """Returns the values for the placeholders in the OpenAPI document."""
     return {
         "deprecation": f"@{deprecation.since.timestamp():.0f}",
         "sunset": format_datetime(deprecation.sunset, usegmt=True),

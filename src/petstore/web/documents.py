@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Documents:
-    """The documents for two base addresses. Each is a path or a URL that ends in the version segment."""
+    """The documents for two base addresses. Each address is a path or a URL that ends with the version segment."""
 
     def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"
@@ -75,7 +75,7 @@ def _wants_html(request: Request) -> bool:
 
 
 def _version_of_assets() -> str:
-    """Returns a hash of all assets. It is part of their addresses, so that browsers can cache them forever."""
+    """Returns a hash of all assets. Their URLs contain it, so that browsers can cache them forever."""
     digest = hashlib.sha256()
     for name in (*OWN_ASSETS, "swagger-ui/VERSION"):
         digest.update(_read(name))
@@ -101,7 +101,7 @@ def _document(
 
 
 def openapi_document(live: str, staging: str, now: float, settings: Settings = _DEFAULTS) -> Json:
-    """Returns the OpenAPI document at the time `now`, with these base addresses and the limits in the settings.
+    """Returns the OpenAPI document as of `now`, with these base addresses and the limits in the settings.
 
     A base address may be relative to the document.
     """
@@ -147,7 +147,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def filled(node: Any, values: Mapping[str, str | int]) -> Any:
-    """Replaces each {{name}} with its value. A string that is only {{name}} becomes the value itself, such as a number.
+    """Replaces each {{name}} with its value. A string that is only {{name}} becomes the value, even if it is a number.
 
     Raises KeyError for a name without a value.
     """

@@ -1,4 +1,4 @@
-"""The page cache: rendered pages of the list, each valid only for the versions of the catalogue at which it was read.
+"""The page cache: rendered pages of the list, each valid only for the catalogue version at which it was read.
 
 A new animal has the highest id, so it can change only the last page of a list. All other entries stay valid until an
 animal is edited. Without this rule, every create would empty the cache. See store/freshness.py for the versions.
@@ -32,15 +32,15 @@ Entries = dict[ListQuery, Rendered]
 
 
 class PageCache:
-    """`version` is always what the gate returned for the request, before anything was read from the store."""
+    """`version` is always the version that the gate returned for the request before the store was read."""
 
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
         self._version: CatalogueVersion = (-1, -1)
-        self._begun = self._until = 0.0  # when it was last emptied, and when it must be emptied next
+        self._begun = self._until = 0.0  # when the cache was last emptied, and when it must be emptied again
         self._entries: Entries = {}
         self._ends: Entries = {}  # last pages
-        self._bytes = 0  # the size of both
+        self._bytes = 0  # the total size of both
         self._misses = 0
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
@@ -50,7 +50,7 @@ class PageCache:
         return self._entries.get(query) or self._ends.get(query)
 
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
-        """Removes entries that are not valid for this version. A delayed request may briefly switch to an older one."""
+        """Removes entries that are not valid for this version, which may be older if the request was slow."""
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:
             self._begun, self._until = now, now + KEPT_SECONDS
@@ -61,19 +61,19 @@ class PageCache:
         self._version = version
 
     def put(self, query: ListQuery, rendered: Rendered, version: CatalogueVersion) -> None:
-        """Stores a page that was read at this version, unless the cache has switched to another version since."""
+        """Stores a page that was read at this version, unless the cache has since switched to another version."""
         self._misses += 1
         if version != self._version:
             return
         held = self._ends if rendered.ends_list else self._entries
-        replaced = held.get(query)  # each request that shared the read stores it
+        replaced = held.get(query)  # every request that shared a read stores its result
         self._bytes += _size(rendered) - (_size(replaced) if replaced else 0)
         held[query] = rendered
         if self._bytes > self._bytes_max:
             self._clear()
 
     async def share(self, query: ListQuery, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
-        """Reads once for all concurrent requests with the same query and version. Must be called right after `get`."""
+        """Reads once for all concurrent requests with the same query and version. Call it right after `get`."""
         reading = self._reads.get(query)
         if reading is None:
             reads = self._reads

@@ -1,4 +1,4 @@
-"""The handlers of one environment's operations. They return a Reply, or raise an error."""
+"""Handlers for one environment's operations. Each returns a Reply or raises an error."""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -34,8 +34,8 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    """The arguments of a handler are the request, its key, the versions of the catalogue that the gate returned, the
-    time, and whether to reject unknown parameters and members.
+    """Each handler takes the request, its key, the catalogue version that the gate returned, the time, and whether to
+    reject unknown parameters and members.
     """
 
     def __init__(self, pets: Pets, base_url: str, deadlines: Deadlines) -> None:
@@ -48,7 +48,7 @@ class PetOperations:
     async def list_pets(
         self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
     ) -> Reply:
-        """Raises InvalidParameter."""
+        """Returns a page of animals. Raises InvalidParameter."""
         query = parse_list_query(request.query, True) if strict else parse_list_query(request.query)
         page = self.pages.get(query, version, now)
         if page is None:
@@ -61,7 +61,7 @@ class PetOperations:
     async def get_pet(
         self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
     ) -> Reply:
-        """Raises PetNotFound and, in strict handling, InvalidParameter."""
+        """Returns one animal. Raises PetNotFound and, with strict handling, InvalidParameter."""
         if strict:
             check_no_parameters(request.query)
         pet_id = parse_pet_id(last_segment(request.path))
@@ -74,7 +74,7 @@ class PetOperations:
     async def create_pet(
         self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
     ) -> Reply:
-        """Raises the exceptions of `read_body`, `parse_new_pet` and `Pets.add`."""
+        """Adds an animal. Raises whatever `read_body`, `parse_new_pet` and `Pets.add` raise."""
         if strict:
             check_no_parameters(request.query)
         check_media_type(request.fields)
@@ -104,7 +104,7 @@ class PetOperations:
         pets, more = await self._pets.page(after=after, limit=limit, status=status)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
-        # The ETag includes the link, so that it changes when the last page is no longer the last.
+        # The ETag includes the link, so that it changes when a page is no longer the last one.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
         headers = line("etag", etag) + PRIVATE
         return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)

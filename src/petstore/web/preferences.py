@@ -19,11 +19,11 @@ DELAYS_MAX = 100  # concurrent delays
 RETRY_AFTER = 2  # seconds, by default
 CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 REFUSALS = {"rate_limit_exceeded": LIMITED, "key_banned": BANNED}
-RETRIED = (*REFUSALS, "unavailable")  # the errors with a Retry-After
+RETRIED = (*REFUSALS, "unavailable")  # errors with a Retry-After header
 
 # A preference and its value. Parameters after a semicolon are ignored.
 _ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-zA-Z_0-9]+)"|([a-zA-Z_0-9]+))[ \t]*(?:;.*)?').fullmatch
-# The text between two commas outside quotes. An unclosed quote extends to the end.
+# The text between commas that are not in quotes. An unclosed quote extends to the end.
 _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
@@ -41,7 +41,7 @@ class Preferences(NamedTuple):
 
     @property
     def applied(self) -> Lines:
-        """Returns the headers that list the preferences applied."""
+        """The headers that list the applied preferences."""
         # A simulated error takes precedence over strict handling.
         handling = "strict" if self.strict and self.error is None else None
         done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay, "handling": handling}
@@ -56,7 +56,7 @@ NONE = Preferences()
 
 @lru_cache(maxsize=256)
 def parse_preferences(field: str) -> Preferences:
-    """Parses a `Prefer` field. Ignores unknown and invalid preferences, and uses the first of duplicates."""
+    """Parses a `Prefer` field. Ignores unknown and invalid preferences, and uses the first of any duplicates."""
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}
@@ -71,7 +71,7 @@ def parse_preferences(field: str) -> Preferences:
 
 
 def _seconds(text: str | None, most: int) -> int | None:
-    """Returns a number from 1 to `most` in plain digits, or None."""
+    """Parses a whole number from 1 to `most`. Returns None for anything else."""
     if text is None or not re.fullmatch("[1-9][0-9]?", text) or int(text) > most:
         return None
     return int(text)
@@ -86,7 +86,7 @@ def simulated_decision(decision: Decision, preferences: Preferences, now: float)
 
 
 def simulate(preferences: Preferences, request: Request, route: Route, request_id: str) -> None:
-    """Raises the simulated error with the same headers as a real one."""
+    """Raises the error that the client asked for, if any, with the same headers as a real one."""
     code = preferences.error
     if code is None:
         return
@@ -108,7 +108,7 @@ def simulate(preferences: Preferences, request: Request, route: Route, request_i
 
 
 class Delays:
-    """The responses of a worker that are delayed at the client's request."""
+    """Delays responses at the client's request. Each worker has one instance."""
 
     def __init__(self, *, most: int = DELAYS_MAX) -> None:
         self._most = most
@@ -116,11 +116,11 @@ class Delays:
         self._ended = asyncio.Event()
 
     def granted(self, preferences: Preferences) -> Preferences:
-        """Removes the delay if too many responses are delayed."""
+        """Removes the delay if too many responses are already delayed."""
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:
-        """Waits, and returns the seconds that have passed."""
+        """Waits for the given time or until shutdown. Returns the seconds that have passed."""
         if seconds is None:
             return 0.0
         began = perf_counter()

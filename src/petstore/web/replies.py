@@ -1,4 +1,4 @@
-"""Creates replies: the `Error` body, and the headers of every response."""
+"""Creates replies, including the `Error` body and the headers that every response has."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from petstore.errors import (
 )
 from petstore.rate_limits import BANNED, SECOND, Decision
 
-# Header lines as they are sent, each with its line end. Most are created once and only concatenated for a reply.
+# Header lines as they are sent, each with a line ending. Most are created once, and replies only concatenate them.
 Lines = str
 
 
@@ -31,11 +31,11 @@ def pairs(lines: Lines) -> list[tuple[str, str]]:
 
 
 JSON = line("content-type", "application/json")
-# Without one of these, a cache may choose its own lifetime.
+# Without one of these headers, a cache may choose its own lifetime.
 NO_STORE = line("cache-control", "no-store")
 PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
-# The code and the message for messages that are not valid requests, by status.
+# The error code and message for input that is not a valid request, by status.
 REJECTIONS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The request did not arrive in time."),
@@ -59,7 +59,7 @@ class Reply(msgspec.Struct, gc=False):
     headers: Lines
     body: bytes = b""
     pet: int | None = None  # the id of the animal that was added, for the access log
-    code: str = ""  # the code of an error
+    code: str = ""  # the error code, if any
     stream: ClassVar[None] = None  # replies are never streamed
 
 
@@ -81,7 +81,7 @@ def reply_of(error: RequestError) -> Reply:
 def refusal(decision: Decision) -> Reply:
     """Returns the 429 for a refused request.
 
-    Cheap, because a flood of requests consists of refusals: it raises no exception, and its parts are cached.
+    This must be fast, because most requests in a flood are refused. It raises no exception and caches its parts.
     """
     error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
     headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
@@ -103,7 +103,7 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 
 
 def request_ids() -> Iterator[str]:
-    """Yields random ids of 128 bits, which reveal nothing. Generates many at once, so that each costs only a slice.
+    """Yields random 128-bit ids, which reveal nothing. Generates them in blocks, so that each id costs only a slice.
 
     Must be called after a fork, so that two processes do not share a block.
     """
@@ -114,12 +114,12 @@ def request_ids() -> Iterator[str]:
 
 
 def seconds(milliseconds: int) -> int:
-    """Rounds up to seconds. Exact, unlike math.ceil, which would use floats."""
+    """Rounds milliseconds up to seconds. Exact, unlike math.ceil, which would use floats."""
     return -(-milliseconds // SECOND)
 
 
 def common_headers(decision: Decision, request_id: str) -> Lines:
-    """Returns the headers of every response."""
+    """Returns the headers that every response has."""
     return (
         f"x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
         f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"

@@ -1,4 +1,4 @@
-"""The request protocol, and strict parsers for the parts of a request, which raise RequestError."""
+"""The request protocol, and strict parsers for the parts of a request. The parsers raise RequestError."""
 
 import asyncio
 import binascii
@@ -18,7 +18,7 @@ BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 LIST_PARAMETERS = ("limit", "status", "cursor")
 FIELD_PARSED_MAX = 512  # characters; longer header fields are ignored
-ESCAPES_MAX = 128  # in a query with more escapes (%XX), the names of parameters are not decoded
+ESCAPES_MAX = 128  # in a query with more escapes (%XX), parameter names are not decoded
 
 FORWARDED_PREFIX = "x-forwarded-"
 # The header fields that the service reads. The server skips all others.
@@ -32,7 +32,7 @@ FIELDS = frozenset(
 
 
 class Body(Protocol):
-    """A body that has not arrived completely."""
+    """A body that has not arrived completely yet."""
 
     async def read(self) -> bytes:
         """Returns the next bytes, or no bytes at the end.
@@ -71,7 +71,7 @@ _KNOWN_OR_ESCAPED = re.compile("(?<![^&])(limit|status|cursor|[^&=%]*%[^&=]*)(?!
 
 @lru_cache(maxsize=256)
 def parse_list_query(query: str, strict: bool = False) -> ListQuery:
-    """Raises InvalidParameter with a message that names every invalid parameter and, if `strict`, unknown ones."""
+    """Parses the query of a list request. Raises InvalidParameter for invalid and, if `strict`, unknown parameters."""
     limit, after = DEFAULT_LIMIT, 0
     status: PetStatus | None = None
     seen = set()
@@ -90,7 +90,7 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
         if ("%" in value or "+" in value) and len(value) <= FIELD_PARSED_MAX:  # valid values are shorter
             value = unquote_plus(value)
         if name == "limit":
-            # int() alone would accept "+5", "1_0", " 5" and digits of other scripts.
+            # int() alone would accept "+5", "1_0", " 5" and digits in other scripts.
             if re.fullmatch("[0-9]{1,3}", value) and 1 <= int(value) <= MAX_LIMIT:
                 limit = int(value)
             else:
@@ -115,7 +115,7 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
 
 
 def check_no_parameters(query: str) -> None:
-    """Raises InvalidParameter if there are parameters. For strict handling of operations without parameters."""
+    """Raises InvalidParameter if there are any parameters. For strict handling of operations that have none."""
     if unknown := _unknown_parameters(query, ()):
         raise InvalidParameter(_parameters_fault(unknown) + ".")
 
@@ -126,8 +126,8 @@ def last_segment(path: str) -> str:
 
 
 def parse_pet_id(text: str) -> int | None:
-    """Parses a canonical decimal within int64. Returns None if the text is not valid."""
-    # int() alone would accept "+5", "1_0", " 5" and digits of other scripts.
+    """Parses a canonical decimal number within int64. Returns None for anything else."""
+    # int() alone would accept "+5", "1_0", " 5" and digits in other scripts.
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or (text[0] == "0" and text != "0"):
         return None
     value = int(text)
@@ -137,7 +137,7 @@ def parse_pet_id(text: str) -> int | None:
 # Strict handling: unknown parameters and members
 
 NAMES_SHOWN = 10  # unknown names in a message
-LENGTH_SHOWN = 30  # characters of an unknown name; too few for a key that `without_keys` does not recognise
+LENGTH_SHOWN = 30  # characters of an unknown name. Too few to reveal a key that `without_keys` does not recognise
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
@@ -162,7 +162,7 @@ def members_fault(names: Sequence[str]) -> str:
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
-    """Returns whether there is only one name, and the names for a message: shortened, printable and without keys."""
+    """Returns whether there is only one name, and the names to show: shortened, printable and without keys."""
     shown = []
     for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)
@@ -251,7 +251,7 @@ def etag_matches(condition: str, etag: str) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises BodyTooLarge, InvalidBody if the body is incomplete, and RequestTimeout if it takes too long."""
+    """Reads the body. Raises BodyTooLarge, InvalidBody (if it is incomplete) or RequestTimeout."""
     body, stream = request.body, request.stream
     declared = len(body) if stream is None else int(request.fields.get("content-length", 0))
     if declared > BODY_MAX:

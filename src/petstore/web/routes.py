@@ -1,4 +1,4 @@
-"""Routing: finds the environment and the operation of a request in the table of operations."""
+"""Routing: finds a request's environment and operation."""
 
 import math
 import re
@@ -27,7 +27,7 @@ class Api(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The route for a method at an address under a base address."""
+    """The route for one method at one address of the API."""
 
     api: Api
     counted_as: OperationName = OTHER
@@ -45,7 +45,7 @@ ANY_OTHER = ""
 
 
 class Router:
-    """Finds the route of a request with one or two dictionary look-ups."""
+    """Finds a request's route with one or two dictionary look-ups."""
 
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
@@ -63,7 +63,7 @@ class Router:
                     self._fixed[base + path] = _address(nothing.api, path, base_url)
 
     def find(self, request: Request) -> Route | None:
-        """Returns None if the path is not under a base address."""
+        """Returns the request's route, or None if the path is not under a base address."""
         path = request.path
         if self._staging_url is not None and path.startswith(BASES["live"]):
             host = request.fields.get("host", "")

@@ -1,4 +1,4 @@
-"""Answers requests outside the base addresses: probes, metrics, and the documents of `documents.py`."""
+"""Answers requests outside the base addresses: probes, metrics, and the documents in `documents.py`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -41,17 +41,17 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        # The name that the service listens on is local, unless clients use it too.
+        # The name that the service listens on is local, unless clients also use it.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
 
     def is_exempt(self, request: Request) -> bool:
-        """Whether a request is not limited. Monitoring must work even if its address is over the limit."""
+        """Whether a request is exempt from the address limit. Monitoring must always work."""
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
-        """Raises NotFound, MethodNotAllowed and, from the readiness probe, Unavailable."""
+        """Answers a request. Raises NotFound, MethodNotAllowed and, for the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
         if file is None and not self.is_exempt(request):
@@ -74,7 +74,7 @@ class Site:
     async def _ready(self) -> None:
         """Checks the stores and the gate. Raises Unavailable.
 
-        Concurrent requests share a check, so that probes cannot use up the connections of the store.
+        Concurrent requests share a check, so that probes cannot use up the store's connections.
         """
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look())
@@ -92,7 +92,7 @@ class Site:
         forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)
         known = "x-forwarded-for" in request.fields and is_in(request.peer, self._trusted)
         if forwarded and not known:
-            return False  # the proxy is not trusted, so the address of the client is unknown
+            return False  # the proxy is not trusted, so the client's address is unknown
         address = client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
         if is_in(address, self._scrapers):
             return True

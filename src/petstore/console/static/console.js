@@ -8,7 +8,7 @@
   const withZone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
   const units = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]];
-  // Use the clock of the console, because the browser's clock may be wrong.
+  // Use the console's clock, because the browser's clock may be wrong.
   const clockOffset = 1000 * document.body.dataset.now - Date.now();
 
   function fromNow(at) {
@@ -42,7 +42,7 @@
     }, 1000 * element.dataset.refresh);
   }
 
-  // After a swap, open details stay open, and animals that a new search also finds stay selected.
+  // After a swap, keep open details open, and keep animals selected if the new search also finds them.
   let openDetails = [];
   let selectedIds = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -60,7 +60,7 @@
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
     updateSelection();
   });
-  // A screen reader announces the troubles when they change, not every few seconds.
+  // Swap the troubles only if they have changed. Otherwise, screen readers would announce them every few seconds.
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail;
     if (target.id === "troubles" && target.textContent.trim() === fragment.textContent.trim()) event.detail.shouldSwap = false;
@@ -81,7 +81,7 @@
   function updateSelection() {
     const count = all("#rows input:checked").length;
     for (const box of all("[data-select-all]")) box.checked = count > 0 && count === all("#rows input[type=checkbox]").length;
-    for (const label of all("[data-selected-count]")) label.textContent = count ? `Change ${count} selected to` : "Change the selected to";
+    for (const label of all("[data-selected-count]")) label.textContent = count ? `Change ${count} selected to` : "Change selected to";
     for (const button of all("#selection .actions button")) button.disabled = !count;
   }
   document.addEventListener("change", (event) => {
@@ -101,7 +101,7 @@
     }
   });
 
-  // The button copies the text of the element in data-copy, or its own text.
+  // The button copies the text of the element named in data-copy, or its own text.
   async function copyText(button) {
     const source = button.dataset.copy ? document.getElementById(button.dataset.copy) : button;
     let result = "Copied";

@@ -237,7 +237,7 @@ export function PetstoreParts({ React, Im }) {
       body: operation.requestBody && (oas3Selectors.requestBodyValue(path, method) ?? bodyExample(operation)),
     };
     for (const { name, in: where, schema, value: given } of operation.parameters) {
-      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // every sample of a create can be retried
+      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // so that every createPet sample can be retried
       if (value === "") continue;
       if (where === "path") request.path = request.path.replace(`{${name}}`, value);
       else request[where === "query" ? "query" : "headers"][name] = value;
@@ -255,10 +255,10 @@ export function PetstoreParts({ React, Im }) {
       spec: {
         wrapActions: {
           requestResolvedSubtree: (original) => (path) => path[0] === "paths" && original(path),
-          validateParams: () => () => {}, // the service validates them
+          validateParams: () => () => {}, // the service validates the parameters
         },
       },
-      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and the body
+      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and it validates the body
     },
     wrapComponents: {
       OperationSummary,

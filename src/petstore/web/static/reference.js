@@ -12,8 +12,8 @@ const hint = document.getElementById("key-hint");
 
 const environment = () => radios.find((radio) => radio.checked).value;
 
-// The page sends requests only to its origin, which serves both environments, whatever their public addresses are. The
-// exception is the host name of staging: there, `v1` is staging, and live is not available.
+// The page sends requests only to its origin, which serves both environments regardless of their public addresses. The
+// exception is the host name of staging, where `v1` is staging and live is not available.
 function bases([live, staging]) {
   const host = ({ url }) => new URL(url, document.baseURI).host;
   const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
@@ -38,7 +38,7 @@ async function start() {
     requestInterceptor(request) {
       if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
       const sent = Date.now();
-      // Swagger UI measures only successes.
+      // Swagger UI measures the duration of successful requests only.
       request.responseInterceptor = (response) => Object.assign(response, { duration: Date.now() - sent });
       return request;
     },
@@ -56,7 +56,7 @@ async function start() {
     ui.oas3Actions.setSelectedServer(base[environment()]);
   }
 
-  // A key of the other environment is stored for that environment, without replacing the stored key of this one.
+  // A key for the other environment is stored for that environment. It does not replace this environment's key.
   function useKey() {
     const key = field.value.trim();
     const here = environment();
@@ -82,7 +82,7 @@ async function start() {
     if (key && !KEY.test(key)) hint.textContent = `This is not a complete key. A key is ${PREFIX[environment()]} followed by 36 letters and digits.`;
   }
 
-  // Without this, Swagger UI opens links of the guide in a new tab, and scrolls the targets of other links behind the bar.
+  // Otherwise, Swagger UI would open links in the guide in a new tab, and scroll other link targets behind the bar.
   function followInPage({ target }) {
     const link = target.closest('a[href^="#"]');
     link?.removeAttribute("target");

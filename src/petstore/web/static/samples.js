@@ -1,4 +1,4 @@
-// Code samples for a request: curl, Python with petstore-client, and JavaScript. Pure functions from a request to text.
+// Code samples for a request: curl, Python with petstore-client, and JavaScript. Each is a pure function of a request.
 // A sample starts with its prerequisites. It reads the key from an environment variable, so that it contains no secret.
 
 const KEY = "PETSTORE_API_KEY";
@@ -47,7 +47,7 @@ function python(request) {
   else if (prefer) given.push(`default_headers={"Prefer": ${JSON.stringify(prefer)}}`);
   return [
     "# pip install ./petstore_client-*.whl",
-    "# The file is from the operator of this service, or built with `make dist` in a checkout of Petstore.",
+    "# Get the file from the operator of this service, or build it with `make dist` in a checkout of Petstore.",
     ...retries(request, "#"),
     `from petstore_client import Petstore  # reads ${KEY}`,
     "",
