@@ -119,7 +119,7 @@ def test_the_options_in_the_readme_have_their_defaults() -> None:
         default = parameters[name].default
         assert shown == ("none" if default is None else f"`{default}`") or shown == f"`PETSTORE_{name.upper()}`"
     pages = inspect.signature(Petstore.list_pets).parameters["page_size"].default
-    assert f"A page has {pages} animals, the maximum, unless you set `page_size`." in " ".join(README.split())
+    assert f"A page has up to {pages} animals, the maximum, unless you set `page_size`." in " ".join(README.split())
 
 
 def test_the_readme_needs_no_other_file() -> None:
