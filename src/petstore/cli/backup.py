@@ -13,7 +13,7 @@ import click
 
 from petstore.backends import Backends
 from petstore.changes import CHANGES
-from petstore.cli.data import entry
+from petstore.cli.data import check_data, entry
 from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.errors import OperatorError
@@ -57,6 +57,8 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     check_parent(file)
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
+    if settings.store is None:
+        asyncio.run(check_data(settings))
     audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
     if keep is None:
         made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
