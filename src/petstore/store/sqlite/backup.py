@@ -25,7 +25,7 @@ class Snapshot:
     def __init__(self, path: Path, step: int = STEP) -> None:
         """Raises Unavailable."""
         self._step = step
-        with translating():
+        with translating(path):
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             set_busy_timeout(self._source, BUSY_TIMEOUT)
             # Keep a transaction open. Otherwise, each commit by another connection would restart a copy in steps.
@@ -34,7 +34,8 @@ class Snapshot:
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
         """Copies the snapshot to a file. Calls `progress` with the number of bytes of each step. Raises Unavailable."""
-        with translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
+        # The target is in a temporary directory next to the backup.
+        with translating(target.parent), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
             page_size: int = self._source.pragma("page_size")
@@ -52,7 +53,7 @@ class Snapshot:
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
     """Writes an audit entry to a file with the newest schema. Raises Unavailable."""
-    with translating(), contextlib.closing(connect(path)) as connection:
+    with translating(path), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
 
 
@@ -66,7 +67,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
         return False  # damaged, which may be why it is replaced
-    with translating(), contextlib.closing(connect(path)) as connection:
+    with translating(path), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))
     return True

@@ -85,24 +85,31 @@ BUGS = (
 )  # fmt: skip
 
 
-def translate(error: Exception) -> Exception:
-    """Translates errors of SQLite or the file system to Unavailable. Returns others, including bugs, unchanged."""
+def translate(error: Exception, path: Path) -> Exception:
+    """Translates errors of SQLite or the file system to Unavailable. Returns others, including bugs, unchanged.
+
+    `path` is the file that was used.
+    """
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
     what_to_do = "; `petstore check` says which file is damaged" if damaged else ""
-    kind = DiskFull if isinstance(error, apsw.FullError) else Unavailable
-    outage = kind(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
+    cause = f"{type(error).__name__}: {error}"
+    outage = (
+        DiskFull(str(path.absolute().parent), cause)
+        if isinstance(error, apsw.FullError)
+        else Unavailable(f"the store failed: {cause}{what_to_do}")
+    )
     outage.__cause__ = error
     return outage
 
 
 @contextmanager
-def translating() -> Iterator[None]:
+def translating(path: Path) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, path) from error
 
 
 # The lock that queues writers
