@@ -341,6 +341,7 @@ def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
     else:
         assert f"{key.id} is no longer banned" in lifted and f"is admitted from {when(admitted_from)}" in lifted
     assert last_entry(petstore) == ("lift ban", key.id)
+    assert petstore.entries()[0].detail == f"until {when(ban['until'])}"
     assert key.id in petstore.fails_in_one_line("bans", "lift", key.id)
 
 

@@ -385,7 +385,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     assert names(petstore) == ["Before", "Mia", "After"]
     entry = petstore.entries()[0]
     assert (entry.action, entry.subject, entry.detail) == (
-        "undo import", added["import"], "x.csv, 3 animals"
+        "undo import", added["import"], "x.csv, 2 animals, 1 kept"
     )  # fmt: skip
     again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
     assert again_message == f"{added['import']} is already undone: 2 removed, 1 kept"
@@ -421,7 +421,9 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     )
 
 
-@pytest.mark.parametrize(("rows", "detail"), [(["Rex,1"], "1 animal, imp_"), (["Rex,1", "Mia,2"], "2 animals, imp_")])
+@pytest.mark.parametrize(
+    ("rows", "detail"), [(["Rex,1"], "file with 1 animal, imp_"), (["Rex,1", "Mia,2"], "file with 2 animals, imp_")]
+)
 def test_the_audit_entry_of_an_import_counts_its_animals(
     petstore: Commands, tmp_path: Path, rows: list[str], detail: str
 ) -> None:

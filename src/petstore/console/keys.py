@@ -28,6 +28,7 @@ from petstore.keys import (
     secret_in,
     well_formed,
 )
+from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.usage import SPANS
 from petstore.wording import duration_in_words
@@ -71,6 +72,13 @@ async def identify(request: ConsoleRequest) -> Response:
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
+    if could_be_token(secret):
+        try:
+            operator = await request.live_admin.identify_operator(secret)
+        except OperatorError as error:
+            return await identify_page(request, 404, str(error))
+        text = f"This is not a key's secret but the token of the operator {operator.name}. Revoke it under Operators."
+        return await identify_page(request, 422, text)
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or its checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")

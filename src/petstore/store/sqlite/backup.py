@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -55,6 +55,28 @@ def record_entry(path: Path, entry: AuditEntry) -> None:
     """Writes an audit entry to a file with the newest schema. Raises Unavailable."""
     with translating(path), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
+
+
+class Revoked(NamedTuple):
+    """Ids of keys and names of operators that are revoked."""
+
+    keys: list[str]
+    operators: list[str]
+
+
+def revoked_only_in(replaced: Path, path: Path) -> Revoked:
+    """Returns those that are revoked in `replaced` and active in `path`. If `replaced` cannot be read, returns none."""
+    revoked = "SELECT {0} FROM {1} JOIN old.{1} AS o USING ({0}) WHERE {1}.revoked IS NULL AND o.revoked IS NOT NULL"
+    try:
+        with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+            connection.execute("ATTACH ? AS old", (str(replaced),))
+            keys, operators = (
+                [str(name) for (name,) in connection.execute(revoked.format(column, table))]
+                for column, table in (("id", "keys"), ("name", "operators"))
+            )
+    except apsw.Error:
+        return Revoked([], [])
+    return Revoked(keys, operators)
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
