@@ -136,4 +136,4 @@ def _summary(manifest: Manifest) -> str:
         f" {member.name.removesuffix('.db')}"
         for member in manifest.members
     )
-    return f"{counts}; as of {manifest.began}"
+    return f"{counts}; as of {manifest.began.replace('+00:00', 'Z')}"
