@@ -11,7 +11,7 @@ from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
 from petstore.console.background import Job, Result
-from petstore.console.edits import base_of, changes_in, done_message, edit_context
+from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.pet_files import query_of, start_job
 from petstore.console.requests import ConsoleRequest, Subject, describe
@@ -267,6 +267,7 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
     pet = await request.store.pets.get(pet_id)
     subject = _subject(pet_id)
     found = await subject.history(request)
+    message = with_colleague(message, error, found)
     removed = None if pet else (await request.store.removals.of_pets([pet_id])).get(pet_id)
     if pet is None and removed is None and not found.entries:
         raise HTTPException(404)
