@@ -52,12 +52,14 @@ def sample(operation: OperationName) -> tuple[str, str, bytes]:
     for parameter in shown["parameters"]:
         if parameter["in"] == "path":
             path = path.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
-    body = (
-        json.dumps(shown["requestBody"]["content"]["application/json"]["example"]).encode()
-        if "requestBody" in shown
-        else b""
-    )
-    return shown["method"], path, body
+    return shown["method"], path, json.dumps(body_of(operation)["example"]).encode() if "requestBody" in shown else b""
+
+
+def body_of(operation: OperationName) -> Json:
+    """The schema and the example of an operation's request body."""
+    content: Json = DOCUMENTED[operation]["requestBody"]["content"]["application/json"]
+    assert "example" in content, f"openapi.yaml: add an `example` to the requestBody of {operation}"
+    return content
 
 
 def operation_at(method: str, path: str) -> Operation | None:

@@ -154,6 +154,9 @@ def _figures() -> str:
     return (
         "# Figures\n\nThe results of the last run of each measurement. [The benchmark](../../bench/README.md) and"
         " [the proofs](../../prove/README.md) explain what is measured and how.\n\n"
+        "Each table is a separate run. Other programs shared the cores and the disk, more in some runs than in others."
+        " Therefore compare contenders within a table, not between tables. This shows most in creates, which wait for"
+        " the disk.\n\n"
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
         f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"

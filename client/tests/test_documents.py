@@ -133,7 +133,7 @@ def test_every_method_is_in_the_reference_with_its_signature_and_is_the_same_in_
     assert sync.parameters == of_async.parameters
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in sync.parameters.values()]
     shown = str(inspect.Signature(bare[1:]))
-    assert f"`{name}{shown}`" in REFERENCE
+    assert f"`{name}{shown}`" in REFERENCE, f"docs/client.md: add `{name}{shown}` to the table of methods"
 
 
 def test_the_members_of_an_animal_are_those_of_the_interface() -> None:

@@ -60,6 +60,12 @@ def deprecated_operations() -> list[Operation]:
     return [each for each in OPERATIONS if each.deprecation is not None]
 
 
+def allowed_methods(path: str) -> set[str]:
+    """Returns the methods that `Allow` names for the path of an operation."""
+    methods = {"OPTIONS", *(each.method for each in OPERATIONS if each.path == path)}
+    return methods | {"HEAD"} if "GET" in methods else methods
+
+
 def end_of_items(collection: str) -> float:
     """Returns the Unix time after which no operation returns an item of this collection, or 0 if none ever does."""
     return max(

@@ -97,6 +97,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
+_NUMBERS = {field.name for field in msgspec.structs.fields(Settings) if field.type is int}
+if unmatched := RANGES.keys() ^ _NUMBERS:
+    raise ValueError(f"each number in Settings must have one row in RANGES: {', '.join(sorted(unmatched))}")
+
+
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 

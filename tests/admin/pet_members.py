@@ -6,6 +6,7 @@ import msgspec
 from msgspec.inspect import IntType, LiteralType, Metadata, NoneType, StrType, Type, UnionType, type_info
 
 from petstore.pets import NewPet, Pet
+from petstore.store.schema import Row
 
 # The members of a new animal. NewPet and Pet have the same names in the same order.
 MEMBERS = msgspec.structs.fields(NewPet)
@@ -45,16 +46,22 @@ def with_id(pet_id: int, new: NewPet) -> Pet:
     return Pet(id=pet_id, **msgspec.structs.asdict(new))
 
 
+def pet_row(pet_id: int, added_by: int | None = None) -> Row:
+    """A row of the table `pets`, with a value for every member."""
+    return (*msgspec.structs.astuple(with_id(pet_id, FIRST)), 0, added_by, 1_800_000_000)
+
+
 def texts(new: NewPet) -> dict[str, str]:
-    """Returns what an operator types for each member. A member without a value has an empty text."""
-    return {name: str(value) for name, value in msgspec.to_builtins(new).items() if value is not None}
+    """Returns what an operator types for each member that has a value."""
+    values = zip(new.__struct_encode_fields__, msgspec.structs.astuple(new), strict=True)
+    return {name: str(value) for name, value in values if value is not None}
 
 
 def changed(before: NewPet | Pet, after: NewPet | Pet) -> list[str]:
     """Returns the members that have another value afterwards."""
     values = msgspec.to_builtins(after)
-    return [f"{name}: {value} → {values[name]}" for name, value in msgspec.to_builtins(before).items()
-            if values[name] != value]  # fmt: skip
+    return [f"{name}: {value} → {values.get(name)}" for name, value in msgspec.to_builtins(before).items()
+            if values.get(name) != value]  # fmt: skip
 
 
 def lacking(text: str, new: NewPet | Pet) -> list[str]:

@@ -8,14 +8,17 @@ import tracemalloc
 import pytest
 
 from petstore.admin.pet_files import EXPORTED, Format, PetFile, write_pets
+from petstore.admin.pet_texts import COLUMNS
 from petstore.errors import OperatorError
-from petstore.pets import NewPet, Page
+from petstore.pets import NewPet, Page, Pet
 from tests.admin.pet_members import FIRST, LEAST, SECOND, changed, with_id
 
 ANIMALS = [FIRST, SECOND, LEAST]
 
 
 async def exported(written_as: Format) -> str:
+    missing = set(Pet.__struct_encode_fields__) - set(COLUMNS)
+    assert missing == set(), "admin/pet_texts.py: COLUMNS lacks these members"
     page, target = Page([with_id(number, new) for number, new in enumerate(ANIMALS, 1)], more=False), io.StringIO()
 
     async def page_after(_: int) -> Page:

@@ -83,7 +83,7 @@ def test_check_changes_nothing(embedded: Commands) -> None:
     assert state(embedded.data) == before
 
 
-def test_check_works_beside_a_running_service(tmp_path: Path) -> None:
+def test_check_works_while_the_service_is_running(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         server.fill(10)
         assert faults(Commands(server)) == {}
@@ -244,7 +244,7 @@ def test_a_wrong_value_is_reported_under_the_name_of_its_variable(
     )
 
 
-def test_an_option_before_the_command_is_told_where_it_belongs(embedded: Commands) -> None:
+def test_the_message_about_an_option_before_the_command_says_where_it_belongs(embedded: Commands) -> None:
     message = embedded.fails_in_one_line("--data", "x", "keys", "list")
     assert "Put options after the command: `petstore keys list --data x`." in message
     message = embedded.fails_in_one_line("--store", "postgresql://ada:secret@db/pets", "keys", "list")

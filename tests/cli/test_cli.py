@@ -122,7 +122,7 @@ def test_created_key_as_text_has_id_plan_and_secret(petstore: Commands) -> None:
     assert "300 a minute, 10,000 a day" in printed
 
 
-def test_enterprise_key_has_limits_of_its_own(petstore: Commands) -> None:
+def test_enterprise_key_has_custom_limits(petstore: Commands) -> None:
     made = petstore.json("keys", "create", "--plan", "enterprise", "--per-minute", "7", "--per-day", "70")
     assert (made["per_minute"], made["per_day"]) == (7, 70)
 
@@ -194,7 +194,7 @@ def test_a_revoked_key_stays_revoked(petstore: Commands, command: list[str]) -> 
     assert made["id"] in petstore.fails_in_one_line("keys", *command, made["id"])
 
 
-def test_running_service_refuses_a_revoked_key_from_the_next_request_on(server: Server) -> None:
+def test_running_service_refuses_a_revoked_key_with_the_next_request(server: Server) -> None:
     petstore, key = Commands(server), server.key()
     assert status_of(server, key.secret) == 200
     assert key.id in petstore.text("keys", "revoke", key.id, "--yes")
@@ -324,7 +324,7 @@ def test_the_last_errors_of_a_key_tell_a_limit_from_a_ban_within_five_seconds(se
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_running_service_obeys_a_lifted_ban(server: Server, form: str) -> None:
+def test_lifting_a_ban_takes_effect_in_a_running_service(server: Server, form: str) -> None:
     petstore, key = Commands(server), banned(server)
     petstore.text("keys", "update", key.id, "--name", "Ada's shop")
     (line,) = (line for line in petstore.text("bans", "list").splitlines() if key.id in line)

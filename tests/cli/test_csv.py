@@ -47,7 +47,7 @@ def test_quote_that_is_not_closed_is_reported_on_its_line(petstore: Commands, tm
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"], ids=["comma", "semicolon", "tab"])
-def test_the_header_line_tells_the_delimiter(petstore: Commands, tmp_path: Path, delimiter: str) -> None:
+def test_the_header_line_determines_the_delimiter(petstore: Commands, tmp_path: Path, delimiter: str) -> None:
     file = tmp_path / "animals.csv"
     rows = [["id", "name", "categoryId", "status"], ["9", '"Ada, the; cat\t"', "5", "sold"], ["", "Bo", "6", ""]]
     file.write_text("\ufeff" + "\r\n".join(delimiter.join(row) for row in rows))

@@ -17,6 +17,7 @@ from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
 from petstore.admin.pet_files import BATCH, PetFile, write_pets
 from petstore.admin.pet_rows import LINE_MAX
+from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.errors import OperatorError
 
@@ -141,7 +142,7 @@ def test_bad_csv_rows_are_all_named_and_nothing_is_imported(petstore: Commands, 
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        (b"Rex,1\nMia,2\n", 'header line is missing: the first line must be name,categoryId,status, not "Rex,1"'),
+        (b"Rex,1\nMia,2\n", f'header line is missing: the first line must be {",".join(IMPORTED)}, not "Rex,1"'),
         (b"name,status\nRex,sold\n", "categoryId"),
         (b"", "header"),
         (b"name,categoryId\nRex,1\nRen\xe9,2\n", '"Ren\\xe9,2" is not valid UTF-8; save the file as CSV UTF-8'),
@@ -448,7 +449,7 @@ def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Pa
 
 
 @pytest.mark.on("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")
-def test_running_service_shows_an_import_from_the_next_request_on(server: Server, key: Key, tmp_path: Path) -> None:
+def test_running_service_shows_an_import_with_the_next_request(server: Server, key: Key, tmp_path: Path) -> None:
     path = "/v1/pets?limit=1&status=sold"
     before = asking(server.port, 1, key.headers, path)[0]
     file = tmp_path / "animals.jsonl"

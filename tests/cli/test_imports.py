@@ -284,7 +284,7 @@ def test_import_of_a_file_that_changes_adds_nothing(store_at: StorePlace) -> Non
 
 
 @pytest.mark.parametrize("host", ["own", "cluster"])
-def test_each_worker_lists_a_chunk_from_the_next_request_on(tmp_path: Path, host: Any) -> None:
+def test_each_worker_lists_a_chunk_with_the_next_request(tmp_path: Path, host: Any) -> None:
     with started(Server(tmp_path / "data", host, workers=2)) as server:
         key = server.key()
 

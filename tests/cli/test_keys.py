@@ -116,7 +116,7 @@ def test_an_expired_key_can_be_given_a_later_end(petstore: Commands) -> None:
     assert petstore.json("keys", "update", expired.id, "--expires", "1h")["state"] == "active"
 
 
-def test_running_service_obeys_an_update_and_keeps_what_was_used(server: Server) -> None:
+def test_an_update_takes_effect_in_a_running_service_and_keeps_the_counters(server: Server) -> None:
     petstore = Commands(server)
     for _ in range(TRIALS):
         key = server.key(limits=Limits(3, 100))
@@ -185,7 +185,7 @@ def test_identify_finds_the_key_of_a_secret(petstore: Commands) -> None:
     )
 
 
-def test_identify_tells_whether_the_secret_is_still_valid(petstore: Commands) -> None:
+def test_identify_says_whether_the_secret_is_still_valid(petstore: Commands) -> None:
     made = make_key(petstore)
     second = petstore.json("keys", "rotate", made["id"], "--overlap", "24h")
     valid = json.loads(answering(petstore, made["key"], "keys", "identify", "--json").stdout)["secret"]

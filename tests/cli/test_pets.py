@@ -18,6 +18,7 @@ from harness.commands import Commands
 from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
+from petstore.admin.pet_texts import ORIGIN_COLUMNS
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.pets import NewPet
@@ -137,7 +138,7 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert add(petstore, "Next") == [4], "an id is never used again"
 
 
-def test_running_service_obeys_update_and_remove(server: Server, key: Key) -> None:
+def test_update_and_remove_take_effect_in_a_running_service(server: Server, key: Key) -> None:
     petstore = Commands(server)
     with httpx.Client(headers=key.headers, verify=False) as client:
         for _ in range(TRIALS):
@@ -225,7 +226,7 @@ def test_show_says_who_added_an_animal_and_when(server: Server, key: Key, tmp_pa
         assert f"Added by {kind} {name}, " in petstore.text("pets", "show", str(pet_id))
         assert pet_id in [pet["id"] for pet in petstore.json("pets", "list", "--added-by", name, "--limit", "1000")]
     listed = petstore.json("pets", "list", "--limit", "1000")
-    assert listed[0].keys() == {"id", "name", "categoryId", "status"}
+    assert not listed[0].keys() & set(ORIGIN_COLUMNS)
 
 
 def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> None:
@@ -406,7 +407,7 @@ def test_undo_counts_what_it_removes_itself(petstore: Commands, tmp_path: Path) 
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == "2 animals removed from live.\n"
 
 
-def test_undo_tells_how_many_animals_stayed(petstore: Commands, tmp_path: Path) -> None:
+def test_undo_says_how_many_animals_were_kept(petstore: Commands, tmp_path: Path) -> None:
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")

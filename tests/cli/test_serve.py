@@ -205,7 +205,7 @@ def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: P
     serve_fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
 
 
-def test_another_asgi_server_is_told_in_one_line_too(tmp_path: Path) -> None:
+def test_another_asgi_server_also_gets_a_one_line_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
@@ -363,7 +363,7 @@ def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> Non
     assert said == [{"type": "websocket.close"}]
 
 
-def test_a_start_that_fails_is_told_to_another_asgi_server(tmp_path: Path) -> None:
+def test_another_asgi_server_gets_the_error_of_a_failed_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     said: list[MutableMapping[str, Any]] = []
 

@@ -89,7 +89,7 @@ def test_a_group_without_a_command_prints_its_help(embedded: Commands, group: st
     assert done.stderr == embedded.text(*words, "--help")
 
 
-def test_a_list_of_animals_tells_how_to_get_the_next_page(embedded: Commands) -> None:
+def test_a_list_of_animals_says_how_to_get_the_next_page(embedded: Commands) -> None:
     for name in ("Rex", "Mia", "Bo"):
         embedded.text("pets", "add", "--name", name, "--category-id", "1")
     done = embedded.run("pets", "list", "--limit", "2", "--json")

@@ -297,7 +297,7 @@ def test_the_curl_line_of_a_new_key_reaches_the_running_service(tmp_path: Path) 
     assert recorded_service(tmp_path / "none").origin == "http://127.0.0.1:8080"
 
 
-def test_a_new_operator_is_told_where_to_sign_in(tmp_path: Path) -> None:
+def test_adding_an_operator_prints_where_to_sign_in(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     console = Console(server)
     try:

@@ -109,8 +109,9 @@ def test_every_line_runs_and_prints_what_is_shown(
         command = line.command
         for before, after in (
             ("127.0.0.1:8080", f"127.0.0.1:{served.port}"), ("pets_live_…", found[0]), (".venv/bin", str(BIN)),
-            ("pip install petstore_client-1.0.0-py3-none-any.whl", f"{BIN}/python -m {PIP_INSTALL} {ROOT / 'client'}"),
-            ("python3 tour.py", f"{BIN}/python tour.py"),
+            ("/tmp/tour/bin/pip install dist/petstore_client-1.0.0-py3-none-any.whl",
+             f"{BIN}/python -m {PIP_INSTALL} {ROOT / 'client'}"),
+            ("/tmp/tour/bin/python tour.py", f"{BIN}/python tour.py"), ("/tmp/tour", str(tmp_path / "tour")),
         ):  # fmt: skip
             command = command.replace(before, after)
         script += f"echo '@@@{number}'\n{command}\necho\n"

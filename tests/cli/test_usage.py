@@ -259,7 +259,7 @@ def test_keys_are_listed_page_by_page(petstore: Commands) -> None:
     assert "key_nobody" in petstore.fails_in_one_line("keys", "list", "--before", "key_nobody")
 
 
-def test_only_enterprise_keys_have_limits_of_their_own(petstore: Commands) -> None:
+def test_only_enterprise_keys_have_custom_limits(petstore: Commands) -> None:
     (key_id,) = make_keys(petstore, 1)
     words = ["keys", "update", key_id, "--per-minute", "5", "--per-day", "60"]
     assert "free plan has fixed limits" in petstore.fails_in_one_line(*words)

@@ -189,7 +189,7 @@ def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Pa
         assert Counter(row["name"] for row in rows) == {f"Pet {number}": 1 for number in range(CREATES)}
 
 
-def test_without_redis_degrade_goes_on_and_refuse_does_not(servers: tuple[Postgres, Redis], tmp_path: Path) -> None:
+def test_without_redis_degrade_continues_and_refuse_does_not(servers: tuple[Postgres, Redis], tmp_path: Path) -> None:
     postgres, redis = servers
     store, gate = postgres.url(), redis.url()
     going_on = Node(tmp_path / "a", store, gate)

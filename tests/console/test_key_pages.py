@@ -57,7 +57,7 @@ def test_the_page_of_a_key_has_its_history(server: Server, operator: ConsoleClie
     assert operator.get("/live/keys/key_nobody/history").status_code == 404
 
 
-def test_changed_limits_hold_from_the_next_request_on(server: Server, operator: ConsoleClient) -> None:
+def test_changed_limits_take_effect_with_the_next_request(server: Server, operator: ConsoleClient) -> None:
     key_id, secret = operator.create_key(plan="enterprise", per_minute="2", per_day="1,000")
     assert asking(server.port, 3, {"Authorization": f"Bearer {secret}"})[-1].status == 429
     fields = {"name": "Ada", "plan": "enterprise", "scope": ["read", "write"]}
@@ -276,7 +276,7 @@ def test_an_invalid_overlap_is_refused_and_the_form_keeps_it(operator: ConsoleCl
     assert 'value="a while"' in refused.text
 
 
-def test_revoking_asks_for_confirmation_and_holds_from_the_next_request_on(
+def test_revoking_asks_for_confirmation_and_takes_effect_with_the_next_request(
     server: Server, operator: ConsoleClient
 ) -> None:
     key_id, secret = operator.create_key(name="Old app")
@@ -334,7 +334,7 @@ def test_a_ban_is_listed_and_lifted(server: Server, operator: ConsoleClient, bac
     assert "This key is banned" not in text_of(operator.get(f"/live/keys/{key_id}"))
 
 
-def test_the_page_of_a_key_tells_a_limit_from_a_ban(server: Server, operator: ConsoleClient) -> None:
+def test_the_page_of_a_key_distinguishes_a_limit_from_a_ban(server: Server, operator: ConsoleClient) -> None:
     key_id = ban_a_key(server)
     path = f"/live/keys/{key_id}?span=week"
     assert wait_for(lambda: cells(operator.get(path), "Code") == ["key_banned", "rate_limit_exceeded"], seconds=5)

@@ -93,7 +93,7 @@ def age(server: Server, seconds: float) -> str:
     return when(at)
 
 
-def test_every_page_tells_that_the_service_does_not_answer(tmp_path: Path) -> None:
+def test_every_page_says_that_the_service_does_not_respond(tmp_path: Path) -> None:
     with running_console(Server(tmp_path / "data")) as console:
         operator = console.sign_in("ada")
         key_id, _ = operator.create_key()

@@ -96,7 +96,7 @@ def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> Non
         ("redis+cluster://h:1?db=1", "db: unknown option; valid options: none"),
     ],
 )
-def test_an_unknown_option_of_a_url_is_named_beside_the_known_ones(url: str, message: str) -> None:
+def test_the_message_about_an_unknown_url_option_lists_the_known_ones(url: str, message: str) -> None:
     with pytest.raises(OperatorError, match=message):
         open_link(url)
 

@@ -109,7 +109,7 @@ def test_every_backup_has_all_animals_acknowledged_before_it_began(tmp_path: Pat
         assert create(client, again, key, "new").json()["id"] > restored[-1]
 
 
-def test_restore_brings_back_both_environments_and_starts_the_counters_anew(tmp_path: Path) -> None:
+def test_restore_brings_back_both_environments_and_resets_the_counters(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         key, banned = server.key("free"), server.key(limits=Limits(1, 10))
         server.fill(3)
@@ -280,7 +280,7 @@ def test_the_oldest_backups_are_removed_after_the_new_one_was_verified(embedded:
     assert len(list(backups.iterdir())) == 1
 
 
-def test_backups_at_the_same_time_get_names_of_their_own(embedded: Commands, tmp_path: Path) -> None:
+def test_backups_at_the_same_time_get_different_names(embedded: Commands, tmp_path: Path) -> None:
     words = [*PETSTORE, "backup", str(tmp_path / "b"), "--keep", "9", "--data", str(embedded.data)]
     made = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
     assert [process.wait(timeout=30) for process in made] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Point-in-time recovery of PostgreSQL with its own tools, as described in docs/scaling.md."""
+"""Point-in-time recovery of PostgreSQL with its own tools, as described in docs/reference/cluster.md."""
 
 import re
 import shutil
@@ -12,12 +12,12 @@ from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import Server
 
-SCALING = (Path(__file__).parents[2] / "docs/scaling.md").read_text()
+CLUSTER = (Path(__file__).parents[2] / "docs/reference/cluster.md").read_text()
 
 
 def documented_settings() -> dict[str, str]:
     """Returns the settings of postgresql.conf in that section."""
-    section = SCALING[SCALING.index("## Point-in-time restore") :]
+    section = CLUSTER[CLUSTER.index("## Point-in-time restore") :]
     return dict(re.findall(r"^([a-z_]+) = '?([^'\n]*?)'?(?: *#.*)?$", section.split("```")[1], re.MULTILINE))
 
 

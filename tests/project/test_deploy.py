@@ -295,7 +295,7 @@ def assert_staging_has_two_addresses(server: Server, port: int) -> None:
             assert client.get(path, headers=headers).status_code == status, (path, headers["Host"])
 
 
-def test_behind_nginx_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+def test_behind_nginx_staging_can_have_a_separate_host(tmp_path: Path) -> None:
     with (
         serving(tmp_path / "data", "own", *TWO_HOSTS) as server,
         running(Nginx(server.port, "api.example.com staging.example.com")) as nginx,

@@ -84,7 +84,7 @@ def test_systemd_finds_no_fault_with_the_unit_of_a_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unit", ["petstore-node.service", "petstore-console.service"])
 def test_the_unit_has_the_restrictions_of_the_service(unit: str) -> None:
     one, other = ((DEPLOY / name).read_text().splitlines() for name in ("petstore.service", unit))
-    beginning = next(line for line in one if line.startswith("# The service needs its data directory"))
+    beginning = next(line for line in one if line.startswith("# The service needs only its data directory"))
     rules = {line for line in one[one.index(beginning) :] if line and not line.startswith("#")}
     assert len(rules) > 20 and rules <= set(other)
 
@@ -119,7 +119,7 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
         assert node.stop() == 0
 
 
-def test_behind_haproxy_staging_can_have_a_host_of_its_own(tmp_path: Path) -> None:
+def test_behind_haproxy_staging_can_have_a_separate_host(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "own", *TWO_HOSTS) as server, running(HaProxy([server] * 3)) as proxy:
         assert wait_for(lambda: httpx.get(f"https://127.0.0.1:{proxy.port}/readyz", verify=False).status_code == 200)
         assert_staging_has_two_addresses(server, proxy.port)

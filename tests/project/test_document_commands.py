@@ -27,7 +27,15 @@ ROOT = Path(__file__).parents[2]
 RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
 DOCUMENTS = sorted(
     str(file.relative_to(ROOT))
-    for pattern in ("*.md", "docs/*.md", "docs/contributing/*.md", "client/*.md", "bench/*.md", "prove/*.md")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "docs/contributing/*.md",
+        "docs/reference/cluster.md",
+        "client/*.md",
+        "bench/*.md",
+        "prove/*.md",
+    )
     for file in ROOT.glob(pattern)
     if not file.name.startswith("CHANGELOG")
 )
@@ -64,13 +72,14 @@ RUN_BY = {
         "tests/verify/test_deployments.py::test_nothing_is_broken_across_three_nodes"
     ),
     r"make prove": "tests/project/test_prove.py",
-    r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_written_anew",
+    r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_rewritten",
 }  # fmt: skip
 # Commands that no test runs, and the reasons.
 NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
     r"(?:useradd|install|apt|ufw) ": "changes users, packages, the firewall and files of the machine",
     r"\$\{EDITOR:-vi\} ": "a person edits a file",
+    r"certbot ": "needs a public name and Let's Encrypt",
     r"(?:set -a; )?\. /": "reads the settings of an installed service",
     r"rm ": "deletes files of an installed service",
     r"(?:df|ls|fuser|pgrep) ": "shows the state of an installed service",
@@ -239,7 +248,7 @@ def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: 
 
 def pattern_of_records() -> str:
     """Returns the document's pattern for the records in Redis."""
-    (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/scaling.md").read_text())
+    (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/reference/cluster.md").read_text())
     return str(pattern)
 
 

@@ -154,7 +154,7 @@ class Repository:
         self.run("commit", "--allow-empty", "--quiet", "--message", subject)
 
 
-def test_an_outdated_reference_is_found_and_written_anew(tmp_path: Path) -> None:
+def test_an_outdated_reference_is_found_and_rewritten(tmp_path: Path) -> None:
     assert references.main([], tmp_path) == 0
     assert references.main(["--check"], tmp_path) == 0
     (tmp_path / "events.md").write_text("# Log events\n")

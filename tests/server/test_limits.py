@@ -14,6 +14,7 @@ from harness.wire import receive, split
 from petstore.server import bodies, connection, http_server, messages
 from petstore.server.http_server import MEMORY_MAX
 from petstore.settings import Settings
+from petstore.store.database import Bounds
 from petstore.web.requests import BODY_MAX
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,8 @@ def rows() -> list[tuple[str, str, str]]:
 def constant(name: str) -> Any:
     if name.startswith("settings.Settings."):
         return getattr(Settings(data=Path("unused")), name.rpartition(".")[2])
+    if name.startswith("store.database.Bounds."):
+        return getattr(Bounds(), name.rpartition(".")[2])
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(f"petstore.{module}"), attribute)
 
@@ -125,7 +128,7 @@ def test_the_memory_limits_of_the_units_have_room_for_all_connections(file: str,
     text = (ROOT / "deploy" / file).read_text()
     found = re.search(limit, text)
     assert found is not None and int(found[1]) * 1024 * MEBIBYTE > workers * (WORKER + MEMORY_MAX)
-    if stated := re.search(r"allows ([\d,]+) connections, or ([\d,]+) with TLS", text):
+    if stated := re.search(r"memory for ([\d,]+) connections, or ([\d,]+) with TLS", text):
         numbers = [int(number.replace(",", "")) for number in stated.groups()]
         assert numbers == [MEMORY_MAX // connection.CONNECTION_COST, MEMORY_MAX // http_server.TLS_COST]
     else:

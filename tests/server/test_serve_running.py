@@ -161,7 +161,7 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
     assert [entry["event"] for entry in own.events] == ["worker died"]
 
 
-def test_access_log_tells_each_request_and_the_keys_id(serve: Callable[..., Served]) -> None:
+def test_access_log_has_each_request_with_the_id_of_its_key(serve: Callable[..., Served]) -> None:
     own = serve("--access-log")
     key = own.key()
     answer = httpx.get(own.url("/pets?limit=1"), headers=key.headers, verify=False)

@@ -74,7 +74,7 @@ def test_a_limit_of_60_admits_exactly_60_of_200_concurrent_requests(many: Server
     assert len({worker for _, worker in answers}) > 1
 
 
-def test_a_revoked_key_is_refused_by_every_worker_from_the_next_request_on(many: Server) -> None:
+def test_every_worker_refuses_a_revoked_key_with_the_next_request(many: Server) -> None:
     clients = a_connection_to_each_worker(many)
     for _ in range(10):
         key = many.key()

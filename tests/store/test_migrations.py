@@ -22,7 +22,15 @@ from petstore.errors import OperatorError
 from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.postgres import migrations as postgres
-from petstore.store.schema import NEWEST_SCHEMA, OWN_TABLES, TABLES, Migration, known_migrations
+from petstore.store.schema import (
+    NEW_PET_FIELDS,
+    NEWEST_SCHEMA,
+    OWN_TABLES,
+    TABLES,
+    TYPES,
+    Migration,
+    known_migrations,
+)
 from petstore.store.sqlite import migrations as sqlite
 from petstore.store.sqlite.connection import connect
 
@@ -42,8 +50,7 @@ MIGRATING = (
 
 
 @pytest.fixture
-def store_at(store_at: StorePlace) -> StorePlace:
-    """A store with one animal."""
+def with_an_animal(store_at: StorePlace) -> StorePlace:
     store_at.use(lambda store: store.pets.add(NewPet("Rex", 1), NOW))
     return store_at
 
@@ -97,10 +104,16 @@ async def add_another(store: Store) -> int:
 
 
 def test_the_sql_file_has_the_tables_and_columns_that_the_code_names(store_at: StorePlace) -> None:
+    without_type = set(NEW_PET_FIELDS) - TYPES.keys()
+    assert without_type == set(), "store/schema.py: TYPES lacks the PostgreSQL types of these columns"
+    migrate(store_at)
     own = {*OWN_TABLES, *(("format",) if store_at.url else ())}
     assert tables_of(store_at) == {table.name for table in TABLES} | own
+    directory = f"store/migrations/{'postgres' if store_at.url else 'sqlite'}"
     for table in TABLES:
-        assert sorted(columns_of(store_at, table.name)) == sorted(table.columns), table.name
+        in_sql, in_code = set(columns_of(store_at, table.name)), set(table.columns)
+        assert in_code - in_sql == set(), f"{directory}: the table {table.name} lacks these columns"
+        assert in_sql - in_code == set(), f"store/schema.py: {table.name} lacks these columns of {directory}"
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
@@ -120,22 +133,24 @@ def test_both_backends_have_the_same_versions() -> None:
 # Migrations
 
 
-def test_a_migration_keeps_the_data_and_happens_once(store_at: StorePlace) -> None:
-    migrate(store_at, NEXT)
-    assert version(store_at) == NEXT.version
-    assert store_at.by_hand(f"SELECT name, chip FROM {'petstore_live.' if store_at.url else ''}pets") == [("Rex", None)]
-    migrate(store_at, NEXT)  # would fail if it ran again: the table exists
-    assert version(store_at) == NEXT.version
+def test_a_migration_keeps_the_data_and_happens_once(with_an_animal: StorePlace) -> None:
+    migrate(with_an_animal, NEXT)
+    assert version(with_an_animal) == NEXT.version
+    assert with_an_animal.by_hand(f"SELECT name, chip FROM {'petstore_live.' if with_an_animal.url else ''}pets") == [
+        ("Rex", None)
+    ]
+    migrate(with_an_animal, NEXT)  # would fail if it ran again: the table exists
+    assert version(with_an_animal) == NEXT.version
 
 
-def test_nodes_that_migrate_at_once_migrate_once(store_at: StorePlace) -> None:
+def test_nodes_that_migrate_at_once_migrate_once(with_an_animal: StorePlace) -> None:
     failures: list[Exception] = []
     together = threading.Barrier(4)
 
     def node() -> None:
         together.wait()
         try:
-            migrate(store_at, NEXT)
+            migrate(with_an_animal, NEXT)
         except Exception as error:
             failures.append(error)
 
@@ -144,27 +159,27 @@ def test_nodes_that_migrate_at_once_migrate_once(store_at: StorePlace) -> None:
         each.start()
     for each in nodes:
         each.join()
-    assert (failures, version(store_at)) == ([], NEXT.version)
+    assert (failures, version(with_an_animal)) == ([], NEXT.version)
 
 
-def test_a_migration_that_is_killed_leaves_the_former_schema(store_at: StorePlace) -> None:
-    backend = "postgres" if store_at.url else "sqlite"
+def test_a_migration_that_is_killed_leaves_the_former_schema(with_an_animal: StorePlace) -> None:
+    backend = "postgres" if with_an_animal.url else "sqlite"
     endless = NEXT._replace(sql=f"{NEXT.sql}; {ENDLESS[backend]}")
-    migrating = multiprocessing.get_context("spawn").Process(target=migrate, args=(store_at, endless))
+    migrating = multiprocessing.get_context("spawn").Process(target=migrate, args=(with_an_animal, endless))
     migrating.start()
     try:
-        assert wait_for(lambda: is_migrating(store_at)), "the migration has not begun"
+        assert wait_for(lambda: is_migrating(with_an_animal)), "the migration has not begun"
     finally:
         assert migrating.pid is not None
         os.kill(migrating.pid, signal.SIGKILL)
         migrating.join()
-    if store_at.url is not None:  # the server notices only when it sends its reply
-        store_at.by_hand(f"SELECT pg_terminate_backend(pid) {MIGRATING}")
-    assert wait_for(lambda: not is_migrating(store_at))
-    assert (version(store_at), "births" in tables_of(store_at)) == (NEWEST_SCHEMA, False)
-    assert store_at.use(add_another) == 2
-    migrate(store_at, NEXT)
-    assert version(store_at) == NEXT.version
+    if with_an_animal.url is not None:  # the server notices only when it sends its reply
+        with_an_animal.by_hand(f"SELECT pg_terminate_backend(pid) {MIGRATING}")
+    assert wait_for(lambda: not is_migrating(with_an_animal))
+    assert (version(with_an_animal), "births" in tables_of(with_an_animal)) == (NEWEST_SCHEMA, False)
+    assert with_an_animal.use(add_another) == 2
+    migrate(with_an_animal, NEXT)
+    assert version(with_an_animal) == NEXT.version
 
 
 def is_migrating(place: StorePlace) -> bool:
@@ -201,22 +216,22 @@ def test_a_service_keeps_serving_while_its_data_is_migrated(backends: str, tmp_p
 # Data that this version cannot use
 
 
-def test_a_store_of_a_newer_petstore_is_refused(store_at: StorePlace) -> None:
-    migrate(store_at, NEXT)
+def test_a_store_of_a_newer_petstore_is_refused(with_an_animal: StorePlace) -> None:
+    migrate(with_an_animal, NEXT)
     with pytest.raises(OperatorError, match=f"written by a newer Petstore .schema {NEXT.version}"):
-        store_at.use(lambda store: store.database.ping())
+        with_an_animal.use(lambda store: store.database.ping())
 
 
-def test_without_the_right_to_migrate_an_older_or_missing_schema_is_refused(store_at: StorePlace) -> None:
+def test_without_the_right_to_migrate_an_older_or_missing_schema_is_refused(with_an_animal: StorePlace) -> None:
     reading = StorePolicy(migrate=False)
-    assert store_at.use(lambda store: store.pets.get(1), policy=reading) is not None
-    if store_at.url is None:
-        (store_at.data / "staging.db").unlink()
+    assert with_an_animal.use(lambda store: store.pets.get(1), policy=reading) is not None
+    if with_an_animal.url is None:
+        (with_an_animal.data / "staging.db").unlink()
     else:
-        store_at.by_hand("DROP SCHEMA petstore_staging CASCADE")
+        with_an_animal.by_hand("DROP SCHEMA petstore_staging CASCADE")
     with pytest.raises(OperatorError, match="`petstore serve` creates or migrates it"):
-        store_at.use(lambda store: store.database.ping(), policy=reading)
-    assert not (store_at.data / "staging.db").exists()
+        with_an_animal.use(lambda store: store.database.ping(), policy=reading)
+    assert not (with_an_animal.data / "staging.db").exists()
 
 
 def development_build(path: Path) -> None:

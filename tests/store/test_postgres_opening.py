@@ -167,7 +167,7 @@ def test_connection_settings_reach_the_server(place: StorePlace) -> None:
 
 
 def test_guide_asks_operators_of_pgbouncer_for_the_same_timeouts() -> None:
-    guide = (Path(__file__).parents[2] / "docs/scaling.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs/reference/cluster.md").read_text()
     bounds = Bounds()
     assert f"SET statement_timeout = '{bounds.timeouts.step * 1000:.0f}ms'" in guide
     assert f"SET idle_in_transaction_session_timeout = '{bounds.idle_transaction_timeout:.0f}s'" in guide

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, names
@@ -11,9 +12,10 @@ from petstore import settings
 from petstore.changes import Change
 from petstore.errors import IdempotencyMismatch, OperatorError
 from petstore.keys import digest_of, mint, new_key
-from petstore.pets import Added, IdempotencyKey, NewPet
+from petstore.pets import Added, IdempotencyKey, NewPet, PetChanges
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
+from tests.admin.pet_members import FIRST, SECOND, changed, with_id
 
 
 def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:
@@ -135,11 +137,12 @@ def test_closing_both_stores_first_writes_what_waits_in_either(store_at: StorePl
 
 def test_repeated_request_gets_the_animal_as_it_was_added(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        new = NewPet("Rex", 1)
+        new = FIRST
         first = await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
-        await store.pets.set_status([first.pet.id], "sold", ENTRY)
+        assert changed(with_id(first.pet.id, new), first.pet) == [], "a create loses these members"
+        await store.pets.update(first.pet.id, PetChanges(**msgspec.structs.asdict(SECOND)), ENTRY)
         again = await store.pets.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
-        assert again == Added(first.pet, replayed=True)
+        assert again.replayed and changed(first.pet, again.pet) == [], "a replay loses these members"
         with pytest.raises(IdempotencyMismatch):
             await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"other"))
         other_key = await store.pets.add(new, NOW, IdempotencyKey("key_b", "t", b"body"))

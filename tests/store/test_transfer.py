@@ -6,6 +6,7 @@ from harness.stores import NOW, REFUSED_ROW, StorePlace
 from petstore.pets import NewPet
 from petstore.store import Store
 from petstore.store.schema import COUNTERS, TABLES, Row, Table
+from tests.admin.pet_members import pet_row
 
 
 def table(name: str) -> Table:
@@ -15,7 +16,7 @@ def table(name: str) -> Table:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("pets", [(number, f"Pet {number}", -number, "sold", 0, 7, 1_800_000_000) for number in (3, 5, 1_000)]),
+        ("pets", [pet_row(number, added_by=7) for number in (3, 5, 1_000)]),
         ("usage", [(3600, hour, f"key_{n}", "listPets", "admitted", 7) for hour in (0, 3600) for n in range(2)]),
     ],
     ids=["pets", "usage"],
@@ -44,7 +45,7 @@ def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: 
         await store.transfer.put_rows(COUNTERS, [("pets", 50), ("audit", 7)])  # never back
         assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("audit", 7), ("pets", 100)]
         ids = [(await store.pets.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
-        await store.transfer.put_rows(table("pets"), [(n, "Mia", 1, "sold", 0, None, 1) for n in (150, 200)])
+        await store.transfer.put_rows(table("pets"), [pet_row(number) for number in (150, 200)])
         return [*ids, (await store.pets.add(NewPet("Max", 1), NOW)).pet.id]
 
     assert store_at.use(work) == [101, 102, 201]

@@ -15,7 +15,7 @@ PROBES = 6  # of three addresses, the limit key, errors on demand and the write 
 SECTIONS = {"Authentication", "List animals", "Add an animal", "Get an animal (deprecated)", "Errors", "Limits"}
 
 
-def test_every_check_has_a_name_of_its_own() -> None:
+def test_every_check_has_a_unique_name() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names) > 70
 

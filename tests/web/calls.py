@@ -35,7 +35,7 @@ async def ask(
 def error_of(reply: Reply) -> Json:
     """The Error body of a reply, after checking that it is whole."""
     body: Json = json.loads(reply.body)
-    assert error_faults(body) == []
+    assert error_faults(body) == [], f"this body of a {reply.status} is not a complete Error: {body}"
     assert body["status"] == reply.status
     return body
 

@@ -294,7 +294,7 @@ def test_strict_handling_can_be_asked_for(
     page.click("#createPet .languages >> text=Python")
     assert "strict=True" in page.inner_text("#createPet .samples pre")
     answer = execute(page, "createPet")
-    assert answer.startswith("Response 400") and "is not a member of a new animal" in answer
+    assert answer.startswith("Response 400") and "is not a member of this body" in answer
     page.click("#createPet .answer summary")
     assert "preference-applied: handling=strict" in page.inner_text("#createPet .answer")
     prefer.fill("")

@@ -98,7 +98,8 @@ def test_an_operation_shows_only_errors_that_it_can_return(operation: Operation)
         if status >= "400"
         for name, example in response["content"]["application/json"]["examples"].items()
     }
-    assert {name for name in shown if "scope" in name} == {f"insufficient_scope_{operation.scope}"}
+    scopes = {name for name in shown if "scope" in name}
+    assert scopes == {f"insufficient_scope_{operation.scope}"}, f"openapi.yaml: the 403 of {operation.name} is wrong"
     if "requestBody" not in described:
         of_bodies = "[Bb]ody|name|Idempotency-Key"
         assert [name for name, example in shown.items() if re.search(of_bodies, json.dumps(example))] == []
@@ -271,7 +272,7 @@ def test_version_and_base_addresses_are_filled_in(now: float) -> None:
 
 
 def test_a_placeholder_without_a_value_is_an_error() -> None:
-    text = {"text": ["{{a}} and {{b}}, {c}", 1]}
-    assert filled(text, {"a": "A", "b": "{{c}}"}) == {"text": ["A and {{c}}, {c}", 1]}
+    text = {"text": ["{{a}} and {{b}}, {c}", "{{a}}", 1]}
+    assert filled(text, {"a": 1_000, "b": "{{c}}"}) == {"text": ["1,000 and {{c}}, {c}", 1_000, 1]}
     with pytest.raises(KeyError, match="b"):
         filled(text, {"a": "A"})

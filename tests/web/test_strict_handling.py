@@ -11,11 +11,13 @@ import pytest
 from harness.in_process import NOW, Running, request, use_app
 from harness.stores import ENTRY
 from petstore.keys import digest_of, mint, new_key
+from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.web.preferences import PREFER_MAX, Preferences, parse_preferences
 from petstore.web.replies import Reply, pairs
 from petstore.web.requests import LENGTH_SHOWN
+from tests.interface import sample
 
 STRICT = "handling=strict"
 REX = {"name": "Rex", "categoryId": 1}
@@ -63,22 +65,36 @@ def message_of(reply: Reply, code: str) -> str:
     return str(error["message"])
 
 
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @pytest.mark.parametrize("environment", ["live", "staging"])
-def test_unknown_parameters_are_refused_by_every_operation(tmp_path: Path, environment: str) -> None:
+def test_unknown_parameters_and_members_are_refused(tmp_path: Path, environment: str, operation: Operation) -> None:
+    method, path, body = sample(operation.name)
+    cases = [("an unknown parameter", "page=2", body, '"page" is not a parameter of this operation.')]
+    if body:
+        more = json.dumps({**json.loads(body), "notAMember": 1}).encode()
+        cases.append(("an unknown member", "", more, '"notAMember" is not a member of this body.'))
+
     async def work(running: Running, ask: Ask) -> None:
-        create = {"path": "/pets", "method": "POST", "body": json.dumps(REX).encode()}
-        for target in ({}, {"path": "/pets/1"}, create):
-            lenient = await ask("page=2", **target)
-            assert lenient.status in (200, 201) and not is_confirmed(lenient)
-            refused = await ask("page=2", prefer=STRICT, **target)
-            assert message_of(refused, "invalid_parameter") == '"page" is not a parameter of this operation.'
-            assert is_confirmed(refused)
-            taken = await ask(prefer=STRICT, **target)
-            assert taken.status in (200, 201) and is_confirmed(taken)
+        for case, query, sent, message in cases:
+            target = {"path": path, "method": method, "body": sent}
+            lenient = await ask(query, **target)
+            assert lenient.status < 300, f"{operation.name} must ignore {case}"
+            refused = await ask(query, prefer=STRICT, **target)
+            assert refused.status == 400, f"{operation.name} must refuse {case} in strict handling"
+            assert json.loads(refused.body)["message"] == message
+            assert (is_confirmed(lenient), is_confirmed(refused)) == (False, True)
+        taken = await ask(path=path, method=method, body=body, prefer=STRICT)
+        assert taken.status < 300 and is_confirmed(taken)
+
+    use_environment(tmp_path, environment, work)
+
+
+def test_known_parameters_are_recognised_in_any_spelling(tmp_path: Path) -> None:
+    async def work(running: Running, ask: Ask) -> None:
         known = await ask("limit=1&%73tatus=available&&", prefer=STRICT)
         assert known.status == 200 and is_confirmed(known)
 
-    use_environment(tmp_path, environment, work)
+    use_environment(tmp_path, "live", work)
 
 
 @pytest.mark.parametrize("environment", ["live", "staging"])
@@ -88,12 +104,12 @@ def test_unknown_members_are_refused_and_nothing_is_added(tmp_path: Path, enviro
             body = json.dumps(REX | members).encode()
             return await ask(method="POST", body=body, prefer=STRICT, idempotency_key="once")
 
-        assert message_of(await create(id=7), "invalid_body") == '"id" is not a member of a new animal.'
-        assert message_of(await create(Status="sold", breed=None), "invalid_body") == (
-            '"Status" and "breed" are not members of a new animal.'
+        assert message_of(await create(id=7), "invalid_body") == '"id" is not a member of this body.'
+        assert message_of(await create(Status="sold", notAMember=None), "invalid_body") == (
+            '"Status" and "notAMember" are not members of this body.'
         )
-        assert message_of(await create(name="", breed="Collie"), "invalid_body") == (
-            'name must not be empty or only white space; "breed" is not a member of a new animal.'
+        assert message_of(await create(name="", notAMember="Collie"), "invalid_body") == (
+            'name must not be empty or only white space; "notAMember" is not a member of this body.'
         )
         created = await create(status="sold")  # the idempotency key is not used up
         assert created.status == 201 and is_confirmed(created) and "idempotent-replayed" not in created.headers
@@ -104,7 +120,7 @@ def test_unknown_members_are_refused_and_nothing_is_added(tmp_path: Path, enviro
 
 def test_a_create_that_was_accepted_may_be_refused_when_it_is_retried_strictly(tmp_path: Path) -> None:
     async def work(running: Running, ask: Ask) -> None:
-        create = {"method": "POST", "body": json.dumps(REX | {"breed": 1}).encode(), "idempotency_key": "once"}
+        create = {"method": "POST", "body": json.dumps(REX | {"notAMember": 1}).encode(), "idempotency_key": "once"}
         assert (await ask(**create)).status == 201
         message_of(await ask(prefer=STRICT, **create), "invalid_body")
         assert (await ask(**create)).status == 201
@@ -122,7 +138,7 @@ def test_the_message_names_ten_and_counts_the_others(tmp_path: Path) -> None:
         )
         body = json.dumps({f"m{number}": 1 for number in range(5_000)}).encode()
         message = message_of(await ask(method="POST", body=body, prefer=STRICT), "invalid_body")
-        assert '"m9" and 4990 more are not members of a new animal.' in message and '"m10"' not in message
+        assert '"m9" and 4990 more are not members of this body.' in message and '"m10"' not in message
 
     use_environment(tmp_path, "live", work)
 
@@ -137,7 +153,7 @@ def test_the_message_shortens_names_and_repeats_no_key(tmp_path: Path) -> None:
         body = json.dumps({f"a{secret}": 1, secret: 2, "x" * 9_000: 3, "\ud800\x00\x1b": 4} | REX).encode()
         message = message_of(await ask(method="POST", body=body, prefer=STRICT), "invalid_body")
         assert message == (
-            f'"apets_live_…", "pets_live_…", "{"x" * LENGTH_SHOWN}…" and "���" are not members of a new animal.'
+            f'"apets_live_…", "pets_live_…", "{"x" * LENGTH_SHOWN}…" and "���" are not members of this body.'
         )
         assert message_of(await ask("=1", prefer=STRICT), "invalid_parameter").startswith('"" is not')
 

@@ -29,9 +29,9 @@ _file = click.Path(path_type=Path)
 
 
 @click.command(cls=Command)
-@click.argument("file", type=_file)
+@click.argument("file", metavar="FILE|DIR", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="Treat FILE as a directory. Name the backup after its time, verify it, and keep the newest N.",
+              help="Write to DIR instead of FILE, verify the backup, and keep the newest N.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
@@ -40,7 +40,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     """Write both environments to FILE while the service runs.
 
     FILE|DIR is a file or, with --keep, a directory for files that are named after their time.
-    FILE contains every animal that was acknowledged before the backup began. It appears only when it is complete.
+    The file contains every animal that was acknowledged before the backup began. It appears only when it is complete.
     If the store is in PostgreSQL, the command prints which PostgreSQL tools to use instead.
 
     \b

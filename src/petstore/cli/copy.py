@@ -64,7 +64,7 @@ def copy(
     Quotas are the bans, and the requests of each key that count towards its limits.
 
     Stop the service first. The target must be empty. The command compares every row after the copy. After an
-    interruption, empty the target and run the same command again.
+    interruption, the same command prints how to empty the target.
 
     \b
     Examples:

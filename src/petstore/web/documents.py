@@ -107,7 +107,7 @@ def openapi_document(live: str, staging: str, now: float, settings: Settings = _
     """
     text = resources.files("petstore.web").joinpath("openapi.yaml").read_bytes()
     document = msgspec.yaml.decode(text, type=Json)
-    values = {"version": __version__, "live": live, "staging": staging} | _limits(settings)
+    values: dict[str, str | int] = {"version": __version__, "live": live, "staging": staging, **_limits(settings)}
     template = document.pop("x-deprecation")
     announced = []
     for operation in OPERATIONS:
@@ -134,26 +134,34 @@ def openapi_document(live: str, staging: str, now: float, settings: Settings = _
     return made
 
 
-def _limits(settings: Settings) -> dict[str, str]:
-    strikes = settings.ban_strikes
+def _limits(settings: Settings) -> dict[str, str | int]:
     return {
-        "address_per_minute": f"{settings.address_per_minute:,}",
-        "ban_strikes": f"{strikes:,}" if strikes else f"the key's limit per minute, or {STRIKES_MAX:,} if that is less",
-        "ban_seconds": f"{settings.ban_seconds:,}",
-        "ban_ceiling": f"{settings.ban_ceiling:,}",
+        "address_per_minute": settings.address_per_minute,
+        "ban_strikes": settings.ban_strikes or f"the key's limit per minute, or {STRIKES_MAX:,} if that is less",
+        "ban_seconds": settings.ban_seconds,
+        "ban_ceiling": settings.ban_ceiling,
     }
 
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def filled(node: Any, values: Mapping[str, str]) -> Any:
-    """Replaces each {{name}} with its value. Raises KeyError for a name without a value."""
+def filled(node: Any, values: Mapping[str, str | int]) -> Any:
+    """Replaces each {{name}} with its value. A string that is only {{name}} becomes the value itself, such as a number.
+
+    Raises KeyError for a name without a value.
+    """
     if isinstance(node, str):
-        return _PLACEHOLDER.sub(lambda match: values[match[1]], node)
+        if whole := _PLACEHOLDER.fullmatch(node):
+            return values[whole[1]]
+        return _PLACEHOLDER.sub(lambda match: _as_text(values[match[1]]), node)
     if isinstance(node, dict):
         return {name: filled(each, values) for name, each in node.items()}
     return [filled(each, values) for each in node] if isinstance(node, list) else node
+
+
+def _as_text(value: str | int) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
 
 
 def _deprecate(document: Json, operation: Operation, notice: Json) -> None:

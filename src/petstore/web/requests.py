@@ -156,9 +156,9 @@ def _parameters_fault(names: list[str]) -> str:
 
 
 def members_fault(names: Sequence[str]) -> str:
-    """Returns the error message for unknown members of a new animal."""
+    """Returns the error message for unknown members of a body."""
     is_one, shown = _shown(names)
-    return f"{shown} is not a member of a new animal" if is_one else f"{shown} are not members of a new animal"
+    return f"{shown} is not a member of this body" if is_one else f"{shown} are not members of this body"
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:

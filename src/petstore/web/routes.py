@@ -7,7 +7,7 @@ import msgspec
 
 from petstore.errors import Gone, MethodNotAllowed, NotFound, RequestError
 from petstore.keys import Environment
-from petstore.operations import OPERATIONS, OTHER, Operation, OperationName
+from petstore.operations import OPERATIONS, OTHER, Operation, OperationName, allowed_methods
 from petstore.settings import BASES, Settings, leads_to_staging
 from petstore.web.admission import Admission
 from petstore.web.counters import RequestCounters
@@ -88,7 +88,7 @@ def _address(api: Api, path: str, base_url: str) -> Address:
     operations: dict[str, Operation] = {each.method: each for each in OPERATIONS if each.path == path}
     if "GET" in operations:
         operations["HEAD"] = operations["GET"]
-    allow = ", ".join(sorted({*operations, "OPTIONS"}))
+    allow = ", ".join(sorted(allowed_methods(path)))
     address = {method: _route(api, operation, allow, base_url) for method, operation in operations.items()}
     return address | {ANY_OTHER: Route(api, allow=allow)}
 
