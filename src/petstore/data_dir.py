@@ -47,10 +47,11 @@ _OWN_NAME = re.compile(
 
 
 class NoData(OperatorError):
-    """The directory does not exist, or has no Petstore data."""
+    """The directory has no Petstore data, does not exist, or is a file."""
 
     def __init__(self, data: Path, hint: str = "") -> None:
-        super().__init__(f"{data.absolute()} has no Petstore data{hint}")
+        cause = ": it is a file, not a directory" if data.is_file() else "" if data.exists() else ": it does not exist"
+        super().__init__(f"{data.absolute()} has no Petstore data{cause}{hint}")
 
 
 class InUse(OperatorError):
@@ -161,10 +162,10 @@ def _odd_kind(path: Path) -> str:
     return "symlink" if stat.S_ISLNK(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
 
 
-def check_data(data: Path, hint: str = "") -> None:
+def check_data(data: Path) -> None:
     """Raises NoData, and OperatorError if there is no permission to enter the directory. Creates nothing."""
     if not has_data(data):
-        raise NoData(data, hint)
+        raise NoData(data)
 
 
 def readable_by_others(data: Path) -> list[Path]:

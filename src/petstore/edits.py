@@ -13,6 +13,7 @@ from petstore.errors import OperatorError
 from petstore.wording import when
 
 Unit = tuple[str, ...]  # the first field names it
+SOMEONE = "someone else"  # the console replaces it with a name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -27,7 +28,7 @@ class Conflict(OperatorError):
         self.wanted = wanted
         self.units = units
         names = ", ".join(field_in_words(unit[0]) for unit in units)
-        super().__init__(f"Changed by someone else since you opened this form: {names}. Nothing has been saved.")
+        super().__init__(f"Changed by {SOMEONE} since you opened this form: {names}. Nothing has been saved.")
 
 
 def given(changes: msgspec.Struct) -> dict[str, Any]:

@@ -151,7 +151,11 @@ class Unavailable(PetstoreError):
 
 
 class DiskFull(Unavailable):
-    """A write failed because a disk, or a quota, has no space left. Reads continue."""
+    """A write failed because a disk, or a quota, has no space left. Reads continue. `place` is what is on the disk."""
+
+    def __init__(self, place: str, cause: object) -> None:
+        self.place = place
+        super().__init__(f"the disk of {place} is full; free some space there ({cause})")
 
 
 class OperatorError(PetstoreError):

@@ -341,6 +341,7 @@ def test_lifting_a_ban_takes_effect_in_a_running_service(server: Server, form: s
     else:
         assert f"{key.id} is no longer banned" in lifted and f"admitted again from {when(admitted_from)}" in lifted
     assert last_entry(petstore) == ("lift ban", key.id)
+    assert petstore.entries()[0].detail == f"until {when(ban['until'])}"
     assert key.id in petstore.fails_in_one_line("bans", "lift", key.id)
 
 

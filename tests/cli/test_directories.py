@@ -100,7 +100,7 @@ def test_other_commands_create_nothing(tmp_path: Path, words: list[str]) -> None
     assert not data.exists()
 
 
-@pytest.mark.parametrize("words", [["keys", "list"], *CREATING], ids=" ".join)
+@pytest.mark.parametrize("words", [["keys", "list"], ["backup", "FILE.zip"], *CREATING], ids=" ".join)
 def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: Path, words: list[str]) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -109,9 +109,17 @@ def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: P
         env={name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")},
     )  # fmt: skip
     path = elsewhere / "petstore-data"
-    expected = f"petstore: {path} has no Petstore data; give the data directory with --data DIR\n"
+    expected = f"petstore: {path} has no Petstore data: it does not exist; give the data directory with --data DIR\n"
     assert (said.returncode, said.stderr) == (2, expected)
     assert list(elsewhere.iterdir()) == []
+
+
+def test_a_file_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    file = tmp_path / "data/live.db"
+    message = Commands(Server(file)).fails_in_one_line("keys", "list")
+    assert message == f"{file} has no Petstore data: it is a file, not a directory"
 
 
 @pytest.mark.parametrize("moment", ["lock", "metrics", "empty store", "gate only"])

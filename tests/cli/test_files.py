@@ -52,7 +52,7 @@ def test_jsonl_is_imported(petstore: Commands, tmp_path: Path) -> None:
         pet(id=2, name="Mia", categoryId=-2, status="sold"),
     ]
     (entry,) = petstore.entries()
-    detail = f"2 animals, {added['import']}"
+    detail = f"file with 2 animals, {added['import']}"
     assert (entry.action, entry.subject, entry.detail) == ("import", "animals.jsonl", detail)
 
 

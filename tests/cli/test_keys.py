@@ -197,6 +197,15 @@ def test_identify_says_whether_the_secret_is_still_valid(petstore: Commands) -> 
     assert json.loads(answering(petstore, made["key"], "keys", "identify", "--json").stdout)["state"] == "revoked"
 
 
+def test_identify_names_the_operator_of_a_token(petstore: Commands) -> None:
+    token = petstore.json("operators", "add", "Ada L")["token"]
+    said = answering(petstore, f"{token}\n", "keys", "identify")
+    assert said.returncode == 2 and "the token of the operator Ada L; revoke it" in said.stderr
+    assert "operators revoke 'Ada L'" in said.stderr and token not in said.stderr
+    petstore.text("operators", "revoke", "Ada L")
+    assert "no active operator has it" in answering(petstore, token, "keys", "identify").stderr
+
+
 def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands, tmp_path: Path) -> None:
     other = Commands(Server(tmp_path / "other"))
     unknown = make_key(other)["key"]

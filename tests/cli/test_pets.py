@@ -241,6 +241,9 @@ def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> No
     assert found("--until", "2001-09-10T00:00:00Z") == ["Early"]
     assert found("--since", "2001-09-09T01:46:40Z", "--until", "2001-09-09 01:46:41") == ["Early"]
     assert found("--since", "2001-09-09T01:46:41Z", "--until", "2001-09-10") == []
+    assert petstore.text("pets", "list", "--since", "2001-09-10").endswith("\n1 animal matches.\n")
+    assert petstore.run("pets", "list", "--added-by", "ada", "--limit", "1").stdout.endswith("\n2 animals match.\n")
+    assert "match" not in petstore.text("pets", "list")
     assert "bob is not the id of a key" in petstore.fails_in_one_line("pets", "list", "--added-by", "bob")
     assert "'noon' is not a time" in petstore.fails_in_one_line("pets", "list", "--since", "noon")
 
@@ -256,9 +259,9 @@ def test_an_export_says_who_added_animals_only_on_request(petstore: Commands, tm
     added_at(petstore, "Rex", 1_000_000_000.0)
     for name, plain, with_origin in (
         ("a.csv", "id,name,categoryId,status\n1,Rex,1,available\n",
-         "id,name,categoryId,status,added_by,added_at\n1,Rex,1,available,ada,1000000000\n"),
+         "id,name,categoryId,status,added_by,added_at\n1,Rex,1,available,ada,2001-09-09T01:46:40Z\n"),
         ("a.jsonl", '{"id":1,"name":"Rex","categoryId":1,"status":"available"}\n',
-         '{"id":1,"name":"Rex","categoryId":1,"status":"available","added_by":"ada","added_at":1000000000}\n'),
+         '{"id":1,"name":"Rex","categoryId":1,"status":"available","added_by":"ada","added_at":"2001-09-09T01:46:40Z"}\n'),
     ):  # fmt: skip
         petstore.text("pets", "export", str(tmp_path / name))
         assert (tmp_path / name).read_text() == plain
@@ -386,7 +389,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     assert names(petstore) == ["Before", "Mia", "After"]
     entry = petstore.entries()[0]
     assert (entry.action, entry.subject, entry.detail) == (
-        "undo import", added["import"], "x.csv, 3 animals"
+        "undo import", added["import"], "x.csv, 2 animals, 1 kept"
     )  # fmt: skip
     again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
     assert again_message == f"{added['import']} is already undone: 2 removed, 1 kept"
@@ -422,7 +425,9 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     )
 
 
-@pytest.mark.parametrize(("rows", "detail"), [(["Rex,1"], "1 animal, imp_"), (["Rex,1", "Mia,2"], "2 animals, imp_")])
+@pytest.mark.parametrize(
+    ("rows", "detail"), [(["Rex,1"], "file with 1 animal, imp_"), (["Rex,1", "Mia,2"], "file with 2 animals, imp_")]
+)
 def test_the_audit_entry_of_an_import_counts_its_animals(
     petstore: Commands, tmp_path: Path, rows: list[str], detail: str
 ) -> None:

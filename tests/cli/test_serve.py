@@ -102,7 +102,7 @@ def test_a_second_service_on_the_same_directory_says_so_and_shares_its_limits(
     )  # fmt: skip
     try:
         assert told.stderr is not None
-        assert "Another service or command is using this data directory" in told.stderr.readline()
+        assert "Another service, console or command is using this data directory" in told.stderr.readline()
     finally:
         told.terminate()
         told.communicate(timeout=30)

@@ -15,6 +15,7 @@ import pytest
 
 import petstore as package
 from harness.commands import Commands
+from harness.servers import Server
 from petstore.admin.actions import Admin
 from petstore.admin.pet_files import PetFile
 from petstore.audit import ACTIONS, AuditEntry
@@ -320,3 +321,13 @@ def test_every_action_in_the_code_is_known() -> None:
 @pytest.mark.parametrize("words", [["usage"], ["audit"], ["operators", "list"], ["keys", "list"]], ids=" ".join)
 def test_empty_lists_are_json_too(petstore: Commands, words: list[str]) -> None:
     assert petstore.json(*words) == []
+
+
+def test_usage_warns_if_the_gate_does_not_respond(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.text("keys", "create", "--plan", "free")
+    assert petstore.run("usage", "--csv").stderr == ""
+    petstore.server.gate = "redis://127.0.0.1:1"
+    for words in (["usage"], ["usage", "--csv"]):
+        said = petstore.run(*words)
+        assert said.returncode == 0 and said.stderr.startswith("WARN the most recent requests are not counted: "), said

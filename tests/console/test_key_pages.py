@@ -131,6 +131,11 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -
     assert unknown.status_code == 404 and "No key in live has this secret" in text_of(unknown)
     mistyped = operator.post("/live/keys/identify", secret=secret[:-1] + ("a" if secret[-1] != "a" else "b"))
     assert mistyped.status_code == 422 and "checksum" in text_of(mistyped)
+    assert f"/staging/animals?added_by={key_id}" in operator.get(f"/staging/keys/{key_id}").text
+    token = operator.console.add_operator("grace")
+    of_operator = operator.post("/live/keys/identify", secret=token)
+    assert "the token of the operator grace. Revoke it under Operators." in text_of(of_operator)
+    assert token not in of_operator.text
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -144,7 +145,7 @@ def test_a_search_says_how_many_animals_match(own_console: Console) -> None:
 def test_a_status_change_of_many_animals_records_each(server: Server, operator: ConsoleClient) -> None:
     numbers = [operator.add_pet(f"Pup {i}") for i in range(3)]
     page = operator.submit("/live/animals/selected", id=[*map(str, numbers), "9" * 18, "x"], to="sold")
-    assert "3 animals are now sold." in text_of(page)
+    assert f"3 animals are now sold. Animal {'9' * 18} no longer exists." in text_of(page)
     key = server.key()
     for number in numbers:
         assert httpx.get(server.url(f"/pets/{number}"), headers=key.headers, verify=False).json()["status"] == "sold"
@@ -258,7 +259,7 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     numbers = [operator.add_pet(f"Herd {i}") for i in range(3)]
     kept = operator.add_pet("Herd kept")
     page = operator.submit("/live/animals/selected", id=[*map(str, numbers), "9" * 18], action="remove")
-    assert "3 animals were removed." in text_of(page)
+    assert f"3 animals were removed. Animal {'9' * 18} no longer exists." in text_of(page)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(kept)]
     (removal,) = removals(page)
     removed = operator.get(f"/live/animals/{numbers[1]}")
@@ -314,6 +315,28 @@ def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleCli
         or f"animal {number} has not been removed from staging" in refused
     )
     assert operator.post("/live/animals/restore").status_code == 400
+
+
+def test_an_animal_that_a_colleague_removed_disappears_from_the_list(operator: ConsoleClient) -> None:
+    seven, eight = operator.add_pet("Seven"), operator.add_pet("Eight")
+    operator.submit(f"/live/animals/{seven}/remove")
+    total = total_of(operator.get("/live/animals"))
+    headers = {"Origin": operator.console.origin, "HX-Request": "true", "HX-Current-URL": "http://x/live/animals"}
+
+    def change(**fields: Any) -> httpx.Response:
+        return operator.http.post("/live/animals/selected", data=fields, headers=headers)
+
+    changed = change(id=[str(seven), str(eight)], to="sold")
+    assert f"Animal {eight} is now sold. Animal {seven} no longer exists." in text_of(changed)
+    assert f'id="animal-{seven}" hx-swap-oob="delete"' in changed.text and total_of(changed) == total
+    removed = change(id=[str(seven), str(eight)], action="remove")
+    assert f"Animal {eight} was removed. Animal {seven} no longer exists." in text_of(removed)
+    assert f'id="animal-{eight}" hx-swap-oob="delete"' in removed.text
+    assert total_of(removed) == total_of(operator.get("/live/animals")) != total
+    headers["HX-Current-URL"] += "?q=x"
+    assert 'id="total"' not in change(id=str(seven), to="sold").text
+    edited = operator.post(f"/live/animals/{seven}", name="Mine", categoryId="1", status="sold")
+    assert f"Your change was not saved. Animal {seven} was removed." in text_of(edited)
 
 
 def test_an_animal_that_does_not_exist_cannot_be_edited_or_removed(operator: ConsoleClient) -> None:

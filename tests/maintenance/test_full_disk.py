@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from harness.commands import Commands, Processes
-from harness.disks import small_disk
+from harness.disks import filled, small_disk
 from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, names, sqlite_store
 from petstore.admin.actions import Admin
@@ -60,7 +60,9 @@ def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with sqlite_store(tmp_path, CHUNKS, Full) as store:
-            await stopped_at_50(store, await import_100(store), "the store failed: FullError: ")
+            await stopped_at_50(
+                store, await import_100(store), f"the disk of {tmp_path} is full; free some space there (FullError: "
+            )
             assert await import_100(store) == "done"
             assert await names(store) == [f"Pet {number}" for number in range(100)]
 
@@ -92,6 +94,17 @@ def test_import_stops_before_the_disk_is_full_and_can_be_undone(tmp_path: Path) 
             assert await names(store) == ["created"]
 
     asyncio.run(work())
+
+
+def test_a_backup_names_the_full_disk(tmp_path: Path) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
+    with small_disk(tmp_path / "disk", 1) as disk:
+        ballast = filled(disk / "ballast")
+        with ballast.open("r+b") as file:
+            file.truncate(ballast.stat().st_size - 32 * 1024)  # enough to begin, but not to finish
+        message = petstore.fails_in_one_line("backup", str(disk / "backup.zip"))
+        assert message.startswith(f"the disk of {disk} is full; free some space there")
 
 
 def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:

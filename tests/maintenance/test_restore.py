@@ -85,6 +85,24 @@ def test_restore_over_data_needs_force_and_keeps_the_old_data(old: Commands, fil
     old.fails_in_one_line("restore", str(file))
 
 
+def test_restore_names_keys_and_operators_that_are_active_again(tmp_path: Path) -> None:
+    petstore, file = Commands(Server(tmp_path / "data")), tmp_path / "backup.zip"
+    live, staging, kept = (
+        petstore.json("keys", "create", "--plan", "free", "--env", env)["id"] for env in ("live", "staging", "live")
+    )
+    petstore.text("operators", "add", "Ada L")
+    petstore.text("backup", str(file))
+    for key_id in (live, staging):
+        petstore.text("keys", "revoke", key_id, "--yes")
+    petstore.text("operators", "revoke", "Ada L")
+    said = petstore.run("restore", str(file), "--force").stderr
+    for key_id in (live, staging):
+        assert f"{key_id} was revoked after the backup and works again" in said and f"keys revoke {key_id}" in said
+    assert "The operator Ada L was revoked after the backup" in said and "operators revoke 'Ada L'" in said
+    assert kept not in said
+    assert petstore.run("restore", str(file), "--force").stderr == ""
+
+
 def test_restore_into_an_empty_or_missing_directory(old: Commands, file: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir(mode=0o700)
     for name in ("empty", "not/there/yet"):

@@ -97,19 +97,20 @@ def test_reads_that_fail_are_an_outage_that_ends(tmp_path: Path, monkeypatch: py
 # Errors
 
 
-def test_what_sqlite_reports_is_an_outage_and_ours_and_bugs_stay_themselves() -> None:
+def test_what_sqlite_reports_is_an_outage_and_ours_and_bugs_stay_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "live.db"
     for same in (
         IdempotencyMismatch("another body"),
         apsw.ConstraintError("a row"),
         apsw.SQLError("syntax"),
         ValueError(),
     ):
-        assert translate(same) is same
+        assert translate(same, path) is same
     for reported in (apsw.IOError("disk I/O error"), apsw.FullError("full"), OSError("no space left on device")):
-        outage = translate(reported)
+        outage = translate(reported, path)
         assert isinstance(outage, Unavailable) and outage.__cause__ is reported
-    assert str(translate(apsw.IOError("disk I/O error"))) == "the store failed: IOError: disk I/O error"
-    assert "petstore check" in str(translate(apsw.CorruptError("malformed")))
+    assert str(translate(apsw.IOError("disk I/O error"), path)) == "the store failed: IOError: disk I/O error"
+    assert "petstore check" in str(translate(apsw.CorruptError("malformed"), path))
 
 
 def test_file_of_a_newer_version_is_refused_with_a_clear_message(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from harness.stores import ENTRY, NOW, StorePlace, imported, names
@@ -35,7 +34,7 @@ def test_undo_removes_what_nobody_has_changed_since(store_at: StorePlace) -> Non
         found = await store.imports.get(added.id, NOW)
         assert found is not None and (found.state, found.added) == ("undone", 25)
         ((_, recorded),) = (await store.audit.find(limit=1)).entries
-        assert recorded == msgspec.structs.replace(entry, detail="animals.jsonl, 25 animals")
+        assert recorded == entry
         assert not await store.imports.undo(added.id, ENTRY)
         assert not await store.imports.undo("imp_unknown", ENTRY)
         assert len((await store.audit.find(action="undo import")).entries) == 1

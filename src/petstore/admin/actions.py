@@ -30,6 +30,7 @@ from petstore.pets import (
     new_pet,
 )
 from petstore.plans import Limits, Plan
+from petstore.rate_limits import SECOND
 from petstore.store import Store
 from petstore.wording import counted, when
 
@@ -153,7 +154,7 @@ class Admin:
         (windows,) = await self._gate.windows([key.id])
         if not windows.bans:
             raise OperatorError(f"{key_id} is not banned, so there is nothing to lift")
-        await self._store.audit.record(self._entry("lift ban", key_id))
+        await self._store.audit.record(self._entry("lift ban", key_id, f"until {when(windows.ban_end / SECOND)}"))
         await self._gate.lift(key_id)
         return after_ban(key, windows, self._clock())
 
@@ -307,8 +308,10 @@ class Admin:
         Calls `removing` with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)
-        gone = 0 if found.state == "undoing" else (await self._store.imports.undone(import_id)).removed
-        entry = self._entry("undo import", import_id, found.name)
+        before = await self._store.imports.undone(import_id)
+        gone = 0 if found.state == "undoing" else before.removed
+        kept = f", {before.kept:,} kept" if before.kept else ""
+        entry = self._entry("undo import", import_id, f"{found.name}, {counted(before.left, 'animal')}{kept}")
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
@@ -322,6 +325,13 @@ class Admin:
         return found
 
     # Operators
+
+    async def identify_operator(self, token: str) -> Operator:
+        """Returns the operator with this token."""
+        operator = await self._store.operators.find(digest_of(token))
+        if operator is None:
+            raise OperatorError("this is an operator's token, but no active operator has it")
+        return operator
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
         """Adds an operator. Returns the operator and the token. Only a hash of the token is stored."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import IO, Any, Literal, NamedTuple
@@ -176,7 +177,7 @@ async def write_pets(
         rows: list[tuple[Any, ...]] = [msgspec.structs.astuple(pet) for pet in page]
         if origins:
             found = await origins([pet.id for pet in page])
-            rows = [(*row, *origin_members(found.get(pet.id)).values()) for pet, row in zip(page, rows, strict=True)]
+            rows = [(*row, *_origin_texts(found.get(pet.id))) for pet, row in zip(page, rows, strict=True)]
         if written_as == "csv":
             table.writerows(rows)
         else:
@@ -187,6 +188,14 @@ async def write_pets(
         progress(count)
         await asyncio.sleep(0)  # let other tasks run, because reads from SQLite never yield to the event loop
     return count
+
+
+def _origin_texts(origin: Origin | None) -> tuple[str | None, str | None]:
+    """Returns the values of ORIGIN_COLUMNS in an export, with the time in ISO 8601. See `origin_members`."""
+    if origin is None:
+        return None, None
+    by = origin.adder.name if origin.adder else None
+    return by, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(origin.at))
 
 
 def origin_members(origin: Origin | None) -> dict[str, str | int | None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,15 +14,16 @@ import click
 
 from petstore.backends import Backends
 from petstore.changes import CHANGES
-from petstore.cli.data import entry
+from petstore.cli.data import check_data, entry
 from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
+from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import backup as backups
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
-from petstore.wording import counted
+from petstore.wording import counted, printable
 
 _file = click.Path(path_type=Path)
 
@@ -57,6 +59,8 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     check_parent(file)
     signal.signal(signal.SIGTERM, _stop)
     settings = settings_from(where)
+    if settings.store is None:
+        asyncio.run(check_data(settings))
     audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
     if keep is None:
         made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
@@ -86,11 +90,20 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     """
     settings = settings_from(where)
     audit_entry = entry("restore", click.format_filename(file.name))
-    manifest, kept, unreadable = backups.restore(settings, file, audit_entry, partial(_bar, "Restoring"), force=force)
+    bar = partial(_bar, "Restoring")
+    manifest, kept, unreadable, revived = backups.restore(settings, file, audit_entry, bar, force=force)
     if settings.gate is not None:
         asyncio.run(_announce_all(settings))
     for name in unreadable:
         click.echo(f"The old {name} could not be read. Ids that it used after the backup may be used again.", err=True)
+    for revoked in revived:
+        for key_id in revoked.keys:
+            warning = f"{key_id} was revoked after the backup and works again. Run `petstore keys revoke {key_id}`."
+            click.echo(as_typed(warning), err=True)
+        for name in revoked.operators:
+            warning = f"The operator {printable(name)} was revoked after the backup and can sign in again."
+            revoke = f"Run `petstore operators revoke {shlex.quote(name)}`."
+            click.echo(as_typed(f"{warning} {revoke}"), err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]
     if kept:
         sentences.append(f"The replaced data is in {kept}. Delete it when you no longer need it.")
@@ -123,4 +136,4 @@ def _summary(manifest: Manifest) -> str:
         f" {member.name.removesuffix('.db')}"
         for member in manifest.members
     )
-    return f"{counts}; as of {manifest.began}"
+    return f"{counts}; as of {manifest.began.replace('+00:00', 'Z')}"

@@ -167,8 +167,8 @@ def _how_to_empty(target: Settings) -> str:
 
 def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:
     """Returns the options with which `serve` uses the target."""
-    words = [] if target.store else ["--data", str(target.data)]
+    words = [] if target.store else ["--data", str(target.data.absolute())]
     for name, url, file in (("--store", target.store, store_file), ("--gate", target.gate, gate_file)):
         if url is not None:
-            words += [f"{name}-file", str(file)] if file else [name, without_password(url)]
+            words += [f"{name}-file", str(file.absolute())] if file else [name, without_password(url)]
     return shlex.join(words)

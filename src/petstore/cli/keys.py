@@ -1,6 +1,7 @@
 """`petstore keys`: creates, lists, shows, changes, rotates and revokes keys."""
 
 import math
+import shlex
 import sys
 import time
 from typing import Any
@@ -27,6 +28,7 @@ from petstore.cli.output import Output, Table
 from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
+from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
@@ -177,6 +179,12 @@ def identify(as_json: bool, **where: Any) -> None:
     secret = _read_secret()
     if not secret:
         raise OperatorError("there is no secret on standard input")
+    if could_be_token(secret):
+        operator = act(where, lambda backends: admin(backends, "live").identify_operator(secret))
+        raise OperatorError(
+            f"this is not a key's secret but the token of the operator {printable(operator.name)}; revoke it with"
+            f" `petstore operators revoke {shlex.quote(operator.name)}`"
+        )
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
         raise OperatorError("this is not a Petstore secret: its format or its checksum is wrong")

@@ -26,7 +26,7 @@ from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
 from petstore.errors import OperatorError
 from petstore.keys import Environment
-from petstore.pets import REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
+from petstore.pets import INT64_MAX, REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
 from petstore.wording import counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,7 +93,12 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
         f" `petstore pets import FILE{chosen}`."
     )
     table = Table(COLUMNS, rows, empty if query == PetQuery() and not after else "No matching animals.")
-    return Output(found, table, more=f"--after {start}" if more else "")
+    total = []
+    if found and query != PetQuery():
+        matching, beyond = await store.pets.count_below(query, INT64_MAX)
+        # With more animals than one step searches, the total is not known.
+        total = [] if beyond else [f"\n{counted(matching, 'animal')} {'matches' if matching == 1 else 'match'}."]
+    return Output(found, table, *total, more=f"--after {start}" if more else "")
 
 
 @pets.command()

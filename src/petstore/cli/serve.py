@@ -126,7 +126,8 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
         print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
     if is_second:
         click.echo(
-            "Another service or command is using this data directory. They share animals, keys and limits.", err=True
+            "Another service, console or command is using this data directory. They share animals, keys and limits.",
+            err=True,
         )
     service.serve(settings)
 

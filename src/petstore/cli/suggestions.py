@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
+RUNNING = ("serve", "console")  # they keep their terminal, so the next command is typed in another one
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
@@ -38,13 +39,22 @@ def is_given(name: str) -> bool:
 
 
 def _given_options() -> str:
-    """Returns the given backend options. Another terminal needs them, because it may not have the same variables."""
+    """Returns the given backend options, and --data if another terminal needs it. All paths are absolute.
+
+    Another terminal may be in another directory, and may not have the same variables.
+    """
+    names = {name for name in BACKEND_OPTIONS if is_given(name)}
+    context = click.get_current_context(silent=True)
+    if context is not None and context.command.name in RUNNING and not names & {"store", "store_file"}:
+        names.add("data")
     words = []
     for name in BACKEND_OPTIONS:
-        if is_given(name) and (value := click.get_current_context().params.get(name)):
+        if context is not None and name in names and (value := context.params.get(name)):
             words.append(f"--{name.replace('_', '-')}")
-            if name != "pgbouncer":
-                words.append(without_password(value) if name in ("store", "gate") else str(value))
+            if name in ("store", "gate"):
+                words.append(without_password(value))
+            elif name != "pgbouncer":
+                words.append(str(value.absolute()))
     return shlex.join(words)
 
 

@@ -1,6 +1,5 @@
 """`petstore usage`: shows the requests of keys, as a table with a sparkline for each key."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -178,9 +177,11 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
 
 
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:
-    """Adds admissions that the service has not collected yet. Does nothing if the gate is unavailable."""
-    with contextlib.suppress(Unavailable):
+    """Adds admissions that the service has not collected yet. Prints a warning if that is not possible."""
+    try:
         await backends.collect_admissions(time.time(), key_ids)
+    except Unavailable as error:
+        click.echo(f"WARN the most recent requests are not counted: {error}", err=True)
 
 
 def sparkline(values: Sequence[int]) -> str:

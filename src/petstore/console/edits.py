@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.exceptions import HTTPException
 
+from petstore.audit import FoundEntries
 from petstore.console.forms import Form
-from petstore.edits import Conflict, Unit, field_in_words, given, unit_in_words, without_unchanged
+from petstore.edits import SOMEONE, Conflict, Unit, field_in_words, given, unit_in_words, without_unchanged
 
 R = TypeVar("R", bound=msgspec.Struct)  # a key or an animal
 C = TypeVar("C", bound=msgspec.Struct)  # changes to R
@@ -56,6 +57,15 @@ def edit_context(record: R | None, form: Form | None, error: Exception | None) -
         return {"base_record": _encoded(error.current), "conflicts": conflicts, "keep": keep}
     base = (form.text("base") if form else "") or _encoded(record)
     return {"base_record": base, "conflicts": [], "keep": ""}
+
+
+def with_colleague(message: str, error: Exception | None, found: FoundEntries) -> str:
+    """Returns the message of a Conflict with the name of the operator who changed the values, if an entry has it."""
+    if not isinstance(error, Conflict):
+        return message
+    names = tuple(f"{field_in_words(unit[0])} " for unit in error.units)
+    by = (entry.actor for _, entry in found.entries if any(part.startswith(names) for part in entry.detail.split("; ")))
+    return message.replace(SOMEONE, next(by, SOMEONE), 1)
 
 
 def _encoded(record: msgspec.Struct | None) -> str:

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from petstore.console.outages import FULL, failed_change
+from petstore.console.outages import failed_change, full_disk
 from petstore.console.pet_files import UPLOAD_MAX
 from petstore.console.requests import common_context
 from petstore.console.sessions import Session
@@ -44,8 +44,8 @@ def unavailable(request: Request, error: Exception) -> Response:
     if reads:
         since = f"since {when(state.unavailable_since)} or earlier"
         fault = f"The store or the gate has not responded {since}. Run petstore check, or see the log, for the cause."
-        text = f"{FULL if isinstance(error, DiskFull) else fault} This page retries automatically."
-    response = error_page(request, 503, text)
+        text = f"{full_disk(error) if isinstance(error, DiskFull) else fault} This page retries automatically."
+    response = error_page(request, 503, text, back="" if reads else previous_page(request))
     if reads:
         response.headers["refresh"] = "5"
     response.headers["retry-after"] = "5"
@@ -58,7 +58,15 @@ def internal_error(request: Request, error: Exception) -> Response:
     return error_page(request, 500, f"An internal error occurred. It was logged as {number}.")
 
 
-def error_page(request: Request, status: int, text: str) -> Response:
+def previous_page(request: Request) -> str:
+    """Returns the path of the page that the request was sent from, or an empty string if the browser does not say."""
+    state: ConsoleState = request.scope["console"]
+    origin, slash, path = request.headers.get("referer", "").removeprefix(state.origin.url).partition("/")
+    return f"/{path}" if slash and not origin else ""
+
+
+def error_page(request: Request, status: int, text: str, back: str = "") -> Response:
+    """Returns the page. `back` is the path of a page to return to."""
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
     state: ConsoleState = request.scope["console"]
@@ -69,5 +77,5 @@ def error_page(request: Request, status: int, text: str) -> Response:
     context = common_context(state, session, environment)
     section = request.url.path.removeprefix(f"/{environment}/").partition("/")[0]
     return state.renderer.html(
-        "error_in_layout.html", status, **context, text=text, status=status, section=section, messages=[]
+        "error_in_layout.html", status, **context, text=text, status=status, section=section, messages=[], back=back
     )  # fmt: skip

@@ -50,7 +50,8 @@ class Trouble(NamedTuple):
 
     part: Literal["service", "gate", "disk"]
     since: float | None = None
-    free_bytes: int = 0  # of the disk
+    data: Path | None = None  # the directory on the full disk
+    free_bytes: int = 0
 
 
 class Node:
@@ -61,6 +62,7 @@ class Node:
         self._history: deque[tuple[float, Buckets]] = deque()
         self._workers = BackgroundValue(self._read_workers)
         self._degraded_since: float | None = None
+        self._full_since: float | None = None
 
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, a gate that is down.
@@ -70,8 +72,9 @@ class Node:
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
-        if _is_full(free_bytes):
-            found.append(Trouble("disk", free_bytes=free_bytes or 0))
+        self._full_since = (self._full_since or now) if _is_full(free_bytes) else None
+        if self._full_since is not None:
+            found.append(Trouble("disk", self._full_since, self._settings.data.absolute(), free_bytes or 0))
         seen = last_heartbeat(self._settings.data / METRICS)
         if now - seen > SILENT_AFTER if seen is not None else self._settings.store is None:
             found.append(Trouble("service", seen))
@@ -97,6 +100,7 @@ class Node:
             "store_checks": dict(zip(self._stores, stores, strict=True)),
             "gate_check": gate,
             "workers": await self._workers.latest(),
+            "data": settings.data.absolute() if free_bytes is not None else None,
             "free_bytes": free_bytes,
             "disk_full": _is_full(free_bytes),
             "last_backup": last_backup,

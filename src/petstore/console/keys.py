@@ -9,7 +9,7 @@ from starlette.responses import Response
 from petstore.admin.actions import Admin
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
-from petstore.console.edits import base_of, changes_in, done_message, edit_context
+from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
 from petstore.edits import Conflict
@@ -28,6 +28,7 @@ from petstore.keys import (
     secret_in,
     well_formed,
 )
+from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.usage import SPANS
 from petstore.wording import duration_in_words
@@ -71,6 +72,13 @@ async def identify(request: ConsoleRequest) -> Response:
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
+    if could_be_token(secret):
+        try:
+            operator = await request.live_admin.identify_operator(secret)
+        except OperatorError as error:
+            return await identify_page(request, 404, str(error))
+        text = f"This is not a key's secret but the token of the operator {operator.name}. Revoke it under Operators."
+        return await identify_page(request, 422, text)
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
@@ -215,15 +223,16 @@ async def show(
     shown = form or _form_of(key)
     if form and isinstance(error, Conflict):
         shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
+    found = await subject.history(request)
     # The operator does not see the response to a HEAD request, so the secret must be kept for the next GET.
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),
         old_secret_until=await request.store.keys.old_secret_until(key.id, request.now),
-        form=shown, error=message, **edit_context(key, form, error),
+        form=shown, error=with_colleague(message, error, found), **edit_context(key, form, error),
         secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
         failed="change" if form else "rotate" if overlap else "", subject=subject,
-        found=await subject.history(request), first=True,
+        found=found, first=True,
     )  # fmt: skip
 
 

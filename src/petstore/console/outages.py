@@ -2,10 +2,12 @@
 
 from petstore.errors import DiskFull, Unavailable
 
-FULL = "The disk is full. Free some space."
+
+def full_disk(error: DiskFull) -> str:
+    return f"The disk of {error.place} is full. Free some space."
 
 
 def failed_change(error: Unavailable) -> str:
     """Returns the message for a failed change. The change may have been made, as only the response may be missing."""
-    cause = FULL if isinstance(error, DiskFull) else "The store did not respond."
+    cause = full_disk(error) if isinstance(error, DiskFull) else "The store did not respond."
     return f"{cause} Check whether the change was made, then try again."

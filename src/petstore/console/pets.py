@@ -11,7 +11,7 @@ from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.audit import FoundEntries
 from petstore.console.background import Job, Result
-from petstore.console.edits import base_of, changes_in, done_message, edit_context
+from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.pet_files import query_of, start_job
 from petstore.console.requests import ConsoleRequest, Subject, describe
@@ -33,6 +33,7 @@ from petstore.pets import (
 )
 
 PAGE_SIZE = 50
+MISSING_MAX = 10  # ids in a message
 
 
 class Matches(NamedTuple):
@@ -70,10 +71,11 @@ async def change_selected(request: ConsoleRequest) -> Response:
             raise OperatorError("Select animals first.")
         if form.text("action") == "remove":
             removed = await request.admin.remove_pets(selected)
-            return _respond(request, removal_message(request, removed), removed=removed.pets)
+            message = removal_message(request, removed)
+            return await _respond(request, message, selected, existing=removed.pets, removed=True)
         return await _set_status(request, selected, form.text("to"))
     except OperatorError as error:
-        return _respond(request, FlashMessage(str(error), ok=False))
+        return await _respond(request, FlashMessage(str(error), ok=False))
 
 
 async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: str) -> Response:
@@ -82,8 +84,8 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
         raise OperatorError("Choose a status.")
     changed = await request.admin.set_status(selected, status)
     request.pets_changed()
-    text = f"{len(changed):,} {'animal is' if len(changed) == 1 else 'animals are'} now {status}."
-    return _respond(request, FlashMessage(text), changed=changed)
+    subject = f"Animal {changed[0].id} is" if len(changed) == 1 else f"{len(changed):,} animals are"
+    return await _respond(request, FlashMessage(f"{subject} now {status}."), selected, existing=changed)
 
 
 def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
@@ -147,11 +149,29 @@ async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, 
     }
 
 
-def _respond(
-    request: ConsoleRequest, message: FlashMessage, *, changed: Sequence[Pet] = (), removed: Sequence[Pet] = ()
+async def _respond(
+    request: ConsoleRequest,
+    message: FlashMessage,
+    selected: Sequence[int] = (),
+    *,
+    existing: Sequence[Pet] = (),
+    removed: bool = False,
 ) -> Response:
+    """Responds to a change of the selected animals, of which `existing` still existed. Names the missing animals."""
+    missing = sorted({*selected} - {pet.id for pet in existing})
+    if missing and existing:
+        names = ", ".join(map(str, missing[:MISSING_MAX])) + (" …" if len(missing) > MISSING_MAX else "")
+        verb = f"Animal {names} no longer exists." if len(missing) == 1 else f"Animals {names} no longer exist."
+        message = msgspec.structs.replace(message, text=f"{message.text} {verb}")
     if request.is_htmx:
-        return request.part("pets/changed.html", message=message, changed=changed, removed=removed)
+        # The number of animals that match a search is not known here.
+        searches = "?" in request.http.headers.get("hx-current-url", "")
+        counts = None if searches else await request.state.pet_counts[request.environment].latest()
+        changed = [] if removed else existing
+        gone = [*missing, *(pet.id for pet in existing if removed)]
+        return request.part(
+            "pets/changed.html", message=message, changed=changed, gone=gone, counts=counts, matches=None
+        )
     request.session.messages.append(message)
     return request.redirect("/animals" + request.query)
 
@@ -227,7 +247,7 @@ async def edit(request: ConsoleRequest) -> Response:
     except (Conflict, InvalidBody, Unavailable) as error:
         return await show(request, form, error)
     except OperatorError:  # no animal has this id
-        return await show(request)
+        return await show(request, error=OperatorError("Your change was not saved."))
     request.pets_changed()
     request.flash(done_message(form, changes, f"Animal {pet_id} was changed."))
     return request.redirect(f"/animals/{pet_id}")
@@ -247,6 +267,7 @@ async def show(request: ConsoleRequest, form: Form | None = None, error: Excepti
     pet = await request.store.pets.get(pet_id)
     subject = _subject(pet_id)
     found = await subject.history(request)
+    message = with_colleague(message, error, found)
     removed = None if pet else (await request.store.removals.of_pets([pet_id])).get(pet_id)
     if pet is None and removed is None and not found.entries:
         raise HTTPException(404)

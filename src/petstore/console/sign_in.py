@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from petstore.console.forms import Form, read_form
-from petstore.console.outages import FULL
+from petstore.console.outages import full_disk
 from petstore.console.requests import cookie_of
 from petstore.console.sessions import SESSION_SECONDS, Session
 from petstore.console.state import ConsoleState
@@ -76,8 +76,9 @@ async def sign_in(request: Request) -> Response:
         valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        full = f"{FULL} A sign-in must be recorded in the audit log."
-        cause = full if isinstance(error, DiskFull) else "The store does not respond."
+        cause = "The store does not respond."
+        if isinstance(error, DiskFull):
+            cause = f"{full_disk(error)} A sign-in must be recorded in the audit log."
         return respond(f"{cause} Try again in a moment.", 503)
     if not valid:
         state.sign_in_limits.add_failure(address, token)

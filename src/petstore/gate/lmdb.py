@@ -240,7 +240,7 @@ class LmdbGate:
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
             self._env.reader_check()  # LMDB keeps every page that a killed process could still be reading
         except lmdb.Error as error:
-            raise self._failed(f"the gate file cannot be used: {error}") from error
+            raise self._failed(Unavailable(f"the gate file cannot be used: {error}")) from error
         for _ in range(min(batches, self._sweep_batches_max)):
             work = partial(_sweep, self._sweep_from, self._sweep_batch, int(now * SECOND))
             self._sweep_from = self._transact(work)
@@ -272,7 +272,7 @@ class LmdbGate:
         Raises Unavailable if the disk is full, and for every other LMDB error.
         """
         if not isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
-            raise self._failed(f"the gate file cannot be used: {error}") from error
+            raise self._failed(Unavailable(f"the gate file cannot be used: {error}")) from error
         try:
             with size_lock(self._path) as file:
                 size = os.fstat(file).st_size
@@ -281,12 +281,14 @@ class LmdbGate:
                     os.posix_fallocate(file, 0, size)
                 self._env.set_mapsize(size)
         except OSError as full:
-            kind = DiskFull if full.errno in (errno.ENOSPC, errno.EDQUOT) else Unavailable
-            raise self._failed(f"the gate file cannot grow: {full}", kind) from full
+            cause = f"the gate file cannot grow: {full}"
+            if full.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._failed(DiskFull(str(self._path.absolute().parent), cause)) from full
+            raise self._failed(Unavailable(cause)) from full
 
-    def _failed(self, cause: str, kind: type[Unavailable] = Unavailable) -> Unavailable:
-        self._health.failed(cause)
-        return kind(cause)
+    def _failed(self, error: Unavailable) -> Unavailable:
+        self._health.failed(error)
+        return error
 
 
 def new_versions() -> bytes:

@@ -29,7 +29,7 @@ from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
 from petstore.settings import Settings, without_password
 from petstore.store.schema import pending
-from petstore.store.sqlite.backup import Snapshot, record_entry, take_over_ids
+from petstore.store.sqlite.backup import Revoked, Snapshot, record_entry, revoked_only_in, take_over_ids
 from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
@@ -42,6 +42,7 @@ class Restored(NamedTuple):
     manifest: Manifest
     kept: Path | None  # the directory with the replaced files
     unreadable: list[str]  # replaced files whose highest ids could not be read
+    revived: list[Revoked]  # keys and operators that were revoked after the backup, and are active again
 
 
 class Kept(NamedTuple):
@@ -167,8 +168,11 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
                 for member in manifest.members
                 if not _prepare(source, member, new / member.name, settings.data / member.name, entry)
             ]
+            revived = [
+                revoked_only_in(settings.data / name, new / name) for name in STORES if (settings.data / name).exists()
+            ]
             kept = data_dir.commit_restore(settings.data)
-    return Restored(manifest, kept, unreadable)
+    return Restored(manifest, kept, unreadable, revived)
 
 
 def verify(source: Path, *, next_to_backup: bool = False) -> Manifest:

@@ -175,7 +175,8 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
     faults = []
     if free < free_bytes:
         faults.append(
-            f"only {free // 2**20} MiB are free; old backups, replaced-… and gate.mdb.damaged-… can be deleted"
+            f"only {free // 2**20} MiB are free; you can delete old backups and, in the data directory, only replaced-…"
+            " and gate.mdb.damaged-…"
         )
     if system.f_files and system.f_favail < free_files:
         faults.append(f"only {counted(system.f_favail, 'more file')} can be created; delete some")

@@ -97,7 +97,8 @@ class Imports:
             if done and done[0][0] != repeats:
                 yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
                 return False
-            named = msgspec.structs.replace(entry, detail=f"{counted(total, 'animal')}, {new.id}")
+            # The import may be interrupted, so this is not the number of animals that it adds.
+            named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
             yield recorded(self._db.schema, named)
             return True
 
@@ -139,20 +140,19 @@ class Imports:
         """Removes an import's animals, except those that an operator has changed.
 
         Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the
-        same import at the same time. Records `entry` when the undo begins, with the number of animals that the import
-        added. Calls `removing` with the number of animals removed or kept so far.
+        same import at the same time. Records `entry` when the undo begins. Calls `removing` with the number of animals
+        removed or kept so far.
         """
 
         def begin() -> Transaction[bool]:
             # After this statement, no process can add chunks to the import.
             rows = yield Statement(
                 f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1 AND state IN ('running', 'done')"
-                " RETURNING added",
+                " RETURNING id",
                 (import_id,),
             )
             if rows:
-                detail = f"{entry.detail}, {counted(rows[0][0], 'animal')}"
-                yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=detail))
+                yield recorded(self._db.schema, entry)
             undoing = f"SELECT 1 FROM {self._table} WHERE id = $1 AND state = 'undoing'"
             return bool((yield Statement(undoing, (import_id,))))
 

@@ -40,8 +40,10 @@ def translate(error: Exception) -> Exception:
         return OperatorError(f"--store: {error}")
     if isinstance(error, TimeoutError):
         return Unavailable("the store did not answer in time")
-    kind = DiskFull if isinstance(error, asyncpg.DiskFullError) else Unavailable
-    return kind(f"the store failed: {type(error).__name__}: {error}")
+    cause = f"{type(error).__name__}: {error}"
+    if isinstance(error, asyncpg.DiskFullError):
+        return DiskFull("PostgreSQL", cause)
+    return Unavailable(f"the store failed: {cause}")
 
 
 def is_bug(error: Exception) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -25,7 +25,7 @@ class Snapshot:
     def __init__(self, path: Path, step: int = STEP) -> None:
         """Raises Unavailable."""
         self._step = step
-        with translating():
+        with translating(path):
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
             set_busy_timeout(self._source, BUSY_TIMEOUT)
             # Keep a transaction open. Otherwise, any commit by another connection would restart the copy.
@@ -34,7 +34,8 @@ class Snapshot:
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
         """Copies the snapshot to a file. Calls `progress` with the bytes copied in each step. Raises Unavailable."""
-        with translating(), contextlib.closing(apsw.Connection(str(target))) as copy:
+        # The target is in a temporary directory next to the backup.
+        with translating(target.parent), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
             page_size: int = self._source.pragma("page_size")
@@ -52,8 +53,30 @@ class Snapshot:
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
     """Writes an audit entry to a file with the newest schema. Raises Unavailable."""
-    with translating(), contextlib.closing(connect(path)) as connection:
+    with translating(path), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
+
+
+class Revoked(NamedTuple):
+    """Ids of keys and names of operators that are revoked."""
+
+    keys: list[str]
+    operators: list[str]
+
+
+def revoked_only_in(replaced: Path, path: Path) -> Revoked:
+    """Returns those that are revoked in `replaced` and active in `path`. If `replaced` cannot be read, returns none."""
+    revoked = "SELECT {0} FROM {1} JOIN old.{1} AS o USING ({0}) WHERE {1}.revoked IS NULL AND o.revoked IS NOT NULL"
+    try:
+        with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+            connection.execute("ATTACH ? AS old", (str(replaced),))
+            keys, operators = (
+                [str(name) for (name,) in connection.execute(revoked.format(column, table))]
+                for column, table in (("id", "keys"), ("name", "operators"))
+            )
+    except apsw.Error:
+        return Revoked([], [])
+    return Revoked(keys, operators)
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
@@ -66,7 +89,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
         return False  # damaged, which may be why it is being replaced
-    with translating(), contextlib.closing(connect(path)) as connection:
+    with translating(path), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))
     return True

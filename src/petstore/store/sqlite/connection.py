@@ -85,24 +85,31 @@ BUGS = (
 )  # fmt: skip
 
 
-def translate(error: Exception) -> Exception:
-    """Converts SQLite and file system errors to Unavailable. Returns other errors, including bugs, unchanged."""
+def translate(error: Exception, path: Path) -> Exception:
+    """Converts errors that SQLite or the file system raised for `path` to Unavailable.
+
+    Returns other errors, including bugs, unchanged.
+    """
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error
     damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
     what_to_do = "; `petstore check` says which file is damaged" if damaged else ""
-    kind = DiskFull if isinstance(error, apsw.FullError) else Unavailable
-    outage = kind(f"the store failed: {type(error).__name__}: {error}{what_to_do}")
+    cause = f"{type(error).__name__}: {error}"
+    outage = (
+        DiskFull(str(path.absolute().parent), cause)
+        if isinstance(error, apsw.FullError)
+        else Unavailable(f"the store failed: {cause}{what_to_do}")
+    )
     outage.__cause__ = error
     return outage
 
 
 @contextmanager
-def translating() -> Iterator[None]:
+def translating(path: Path) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, path) from error
 
 
 # The lock that queues writers

@@ -67,7 +67,7 @@ class SqliteDatabase:
         try:
             rows = self._cursor.execute(translated(sql), values).fetchall()
         except apsw.Error as error:
-            fault = translate(error)
+            fault = translate(error, self._path)
             if fault is error:
                 raise
             self._read_health.failed(fault)
@@ -83,7 +83,7 @@ class SqliteDatabase:
             with closing(connect(self._path, readonly=True)) as connection:
                 return connection.execute(translated(sql), values).fetchall()
 
-        with translating():
+        with translating(self._path):
             return await asyncio.to_thread(work)
 
     async def write(

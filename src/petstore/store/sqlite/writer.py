@@ -235,7 +235,7 @@ class Writer:
                     taken = self._take()
                     result = self._commit(connection, self._in_time(taken))
             except Exception as error:
-                result = _failed(taken or self._take(), translate(error))
+                result = _failed(taken or self._take(), translate(error, self._path))
                 if connection is not None and connection.in_transaction:
                     with contextlib.suppress(apsw.Error):
                         connection.execute("ROLLBACK")
@@ -305,7 +305,7 @@ class Writer:
                     if not connection.in_transaction:  # for example, a full disk rolls back the whole transaction
                         raise
                     connection.execute("ROLLBACK TO call")
-                    write.result = translate(error)
+                    write.result = translate(error, self._path)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
         if changes.difference(ADDED) or len(new) < len(writes):  # otherwise, the batch has only added animals
