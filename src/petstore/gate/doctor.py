@@ -23,7 +23,7 @@ class GateReport(NamedTuple):
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
-    """Checks the gate file. `in_use` tells whether a process is using it."""
+    """Checks the gate file. `in_use` says whether a process is using it."""
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:
@@ -69,7 +69,7 @@ async def _check_server(name: str, link: "SingleLink") -> GateReport:
 
 
 def _lossy_settings(name: str, info: dict[str, str]) -> list[str]:
-    """Returns a message for each setting that makes Redis lose counters. Ignores settings that INFO does not report."""
+    """Returns a message for each Redis setting that could lose counters. Skips settings that INFO does not report."""
     faults = []
     if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
         faults.append(f"{name} evicts records when its memory is full: set maxmemory-policy noeviction")
