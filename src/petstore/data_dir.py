@@ -192,7 +192,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         deadline = time.monotonic() + timeout
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
-                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it ends")
+                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
             time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes waiting for each other retry at different times
         yield
     finally:

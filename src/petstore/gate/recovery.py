@@ -114,7 +114,7 @@ def check_format(path: Path) -> None:
 def not_recognised(path: Path) -> OperatorError:
     return OperatorError(
         f"{path}: not a gate file that this version of Petstore recognises, so it was not changed;"
-        " move it away, or choose another --data"
+        " move it elsewhere, or choose another --data"
     )
 
 

@@ -205,7 +205,7 @@ class ClusterLink:
 
     async def _load_slots(self) -> None:
         """Loads the owners of the slots from the first seed that responds. Raises Unavailable if none responds."""
-        failure = Unavailable("no shard of the gate answers")
+        failure = Unavailable("no shard of the gate responds")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
                 async with time_limit(SLOTS_TIMEOUT):

@@ -145,7 +145,7 @@ class HttpServer:
         for each in order:
             if self.held <= MEMORY_AFTER:
                 break
-            self.refuse("memory", "connections hold too much memory", each.peer)
+            self.refuse("memory", "connections use too much memory", each.peer)
             self._leave(self.connections, each)
             self._leave(self._handshaking, each)
             each.abort()
