@@ -192,7 +192,7 @@ class Sentinels:
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Asks one Sentinel after another, starting with the one that knew the primary last time.
+        """Asks one Sentinel after another, starting with the last Sentinel that knew the primary.
 
         Raises Unavailable if none of the Sentinels knows a primary that is up.
         """

@@ -113,7 +113,7 @@ def back_up(
 ) -> Manifest:
     """Writes a backup to `target`. If `verified` is true, reads it back and verifies it.
 
-    Raises OperatorError and Unavailable. Does not change `target` if writing fails, and deletes it if verification fails.
+    Raises OperatorError and Unavailable. If writing fails, does not change `target`. If verification fails, deletes it.
     """
     _check_source(settings, target)
     _check_target(target, settings.data, force)
