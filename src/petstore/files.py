@@ -69,7 +69,7 @@ def open_regular(path: Path | str, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Returns the content of a small file in the data directory. Raises OSError."""
+    """Returns the contents of a small file in the data directory. Raises OSError."""
     with os.fdopen(open_file(path, os.O_RDONLY)) as file:
         return file.read()
 

@@ -46,7 +46,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    contact: str = ""  # whom the operator contacts about this key
+    contact: str = ""  # whom to contact about this key
     environment: Environment
     plan: Plan
     per_minute: int
@@ -77,7 +77,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's changes to a key. UNSET leaves a field unchanged.
 
-    `suspended` is a time, or None to resume. `revoked` is a time.
+    `suspended` is when the key was suspended, or None to resume it. `revoked` is when it was revoked.
     """
 
     name: str | msgspec.UnsetType = msgspec.UNSET

@@ -2,7 +2,7 @@
 
 from urllib.parse import unquote
 
-ESCAPES_MAX = 64  # a path with more escapes (%XX) matches no route, so it is not decoded
+ESCAPES_MAX = 64  # no route matches a path with more escapes (%XX), so it is not decoded
 
 
 def decoded_path(path: str) -> str:

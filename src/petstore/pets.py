@@ -89,7 +89,7 @@ class PetQuery(NamedTuple):
     added_by: str = ""  # an adder's name
     since: float | None = None  # added at this time or later
     until: float | None = None  # added before this time
-    unedited: bool = False  # only animals that no operator has changed
+    unedited: bool = False  # exclude animals that an operator has changed
 
 
 class Matching(NamedTuple):
@@ -172,7 +172,7 @@ class Removed(NamedTuple):
 
 
 class RemovedPet(NamedTuple):
-    """An animal as it was when it was removed, and its removal."""
+    """A removed animal, as it was before its removal."""
 
     pet: Pet
     removal: Removal
@@ -209,7 +209,7 @@ UnknownMembersFault = Callable[[Sequence[str]], str]
 
 
 def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None) -> NewPet:
-    """Parses the body of a create request. Raises InvalidBody with a message that names every invalid member.
+    """Parses the body of a create request. Raises InvalidBody, whose message names every invalid member.
 
     Ignores unknown members, including `id`, unless `unknown_fault` is given.
     """
@@ -391,5 +391,5 @@ def _number(text: str) -> int | float:
     try:
         exact = Decimal(text)
         return int(exact) if abs(exact) < 2**64 and exact == int(exact) else math.inf
-    except ArithmeticError:  # the exponent is too large
+    except ArithmeticError:  # for example, the exponent is too large
         return math.inf

@@ -44,7 +44,7 @@ ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should se
 EXPIRING_SECONDS = 14 * 86_400.0  # a key counts as expiring this long before it expires
 COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
-DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
+DESCRIPTORS_RESERVED = 128  # file descriptors for files, backends and listening sockets
 
 
 class Service:
@@ -248,7 +248,7 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
 
 
 def check_console_packages() -> None:
-    """Raises OperatorError if a package that the console requires is not installed."""
+    """Raises MissingPackage if a package that the console requires is not installed."""
     try:
         import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
 
@@ -291,7 +291,7 @@ class AsgiService:
     """The service as an ASGI application, for any server that supports the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises OperatorError."""
+        """Raises OperatorError if the certificate is not valid."""
         expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
         # Not supervised, because the parent may be a shell that exits before the server does.
         self._service = Service(settings, supervised=False, certificate_expires=expires)

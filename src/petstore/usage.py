@@ -29,14 +29,14 @@ PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
 # Usage per key and day and total usage per hour are kept forever. Usage for shorter intervals is kept this long.
 MINUTES_KEPT = 2 * HOUR
-USAGE_DAYS = 400  # the default number of days for which usage per key and hour is kept
+USAGE_DAYS = 400  # by default, usage per key and hour is kept for this many days
 TOTAL_MINUTES_KEPT = 26 * HOUR
 RECENT_ERRORS = 20  # number of errors kept for each key
 PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """One measure of one key, in the interval that began at `start` (Unix seconds)."""
+    """The number of requests in one measure for one key, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -45,7 +45,7 @@ class KeyUsage(NamedTuple):
 
 
 class OperationUsage(NamedTuple):
-    """One measure of one key and one operation, in the interval that began at `start` (Unix seconds)."""
+    """Like `KeyUsage`, but for one operation."""
 
     key_id: str
     start: int
@@ -80,7 +80,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """One measure of all keys together, or of requests without a valid key."""
+    """The number of requests in one measure for all keys together, or for requests without a valid key."""
 
     start: int
     measure: Measure
@@ -116,7 +116,7 @@ class Span(NamedTuple):
         return int(now) // self.interval * self.interval + self.interval - self.length
 
     def bars(self, now: float, seconds: int) -> list[int]:
-        """Returns the start of each bar of `seconds` seconds. The last bar contains `now`."""
+        """Returns the start times of the bars, each `seconds` long. The last bar contains `now`."""
         return list(range(self.since(now), int(now) + 1, seconds))
 
 

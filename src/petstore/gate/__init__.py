@@ -93,7 +93,7 @@ class Gate(Protocol):
         """Replaces these keys' windows. Does not change their admission counts."""
 
     def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Yields the admission totals of these keys, or of all keys, in batches. A total may appear twice."""
+        """Yields admission totals in batches, for these keys or for all keys. A total may appear twice."""
 
     def degraded(self) -> bool:
         """Whether the fallback is in use. Limits then apply to each node separately."""

@@ -1,4 +1,4 @@
-"""The gate's part of `petstore check`: checks the gate file, or the settings and the clock of Redis."""
+"""The gate's part of `petstore check`: checks the gate file, or the settings and the clock of the Redis servers."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ REDIS_TIMEOUT = 2.0  # seconds
 class GateReport(NamedTuple):
     faults: list[str]
     about: str
-    ahead: float = 0.0  # seconds by which the gate's clock is ahead of this machine's
+    ahead: float = 0.0  # how many seconds the gate's clock is ahead of this machine's
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:

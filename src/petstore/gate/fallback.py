@@ -35,7 +35,7 @@ class FallbackGate:
         self._shared = shared
         self._path = path
         self._policy = policy
-        self.fallback: LmdbGate | None = None  # opened when it is first needed
+        self.fallback: LmdbGate | None = None  # opened when first needed
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(

@@ -23,7 +23,7 @@ _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
 SIZE_MAX = 4096  # much larger than any valid record
-COUNT_MAX = 2**53  # Lua numbers are doubles
+COUNT_MAX = 2**53  # Lua numbers are doubles, which cannot represent all larger integers
 # Returns a plain tuple, because creating a named tuple would take as long as `admit` itself.
 unpack_fields = _windows.unpack_from
 
@@ -33,7 +33,7 @@ def unpack_windows(record: bytes) -> Windows:
 
 
 def pack_windows(w: Windows) -> bytes:
-    """Returns the first bytes of a record, before the counts."""
+    """Returns the beginning of a record, which contains the windows."""
     return _windows.pack(*w)
 
 

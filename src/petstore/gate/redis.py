@@ -72,7 +72,7 @@ class RedisGate:
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
         self._next = Batch([])
-        self._now = 0.0  # the time of the latest call; used only with a given clock
+        self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # Announce all changes after an outage or a failover, because versions may have been lost.
@@ -236,7 +236,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, not an outage, so the callers get the exception itself
+                except Exception as error:  # a bug, not an outage, so let the callers raise the exception itself
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:
@@ -269,7 +269,7 @@ class RedisGate:
         failed.fail(error)
 
     def _go_down(self, outage: Unavailable) -> None:
-        """Makes every call fail immediately instead of timing out, until a probe succeeds."""
+        """Makes all calls fail immediately, instead of timing out, until a probe succeeds."""
         self._fail_waiting(outage)
         self._health.failed(outage)
         if self._probe is None:

@@ -25,7 +25,7 @@ IfNew = Callable[[], Sequence[Command]]
 
 
 class Link(Protocol):
-    """The connections to Redis. Every method raises Unavailable on failure, and the next call reconnects."""
+    """A link to Redis. If a method fails, it raises Unavailable, and the next call reconnects."""
 
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
@@ -140,7 +140,7 @@ class SingleLink:
             return replies
 
     async def close(self) -> None:
-        await self._disconnect(nowait=False)  # waits for the TLS shutdown
+        await self._disconnect(nowait=False)  # wait for the TLS shutdown
         if self._sentinels is not None:
             await self._sentinels.close()
 
@@ -171,7 +171,7 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.find_primary()
         self._connection = self._connection_class(**options)
         await self._connection.connect()
-        # redis-py has no public API to detect that the server has closed an idle connection.
+        # redis-py has no public way to detect that the server has closed an idle connection.
         self._reader: asyncio.StreamReader = self._connection._reader
 
     async def _disconnect(self, *, nowait: bool = True) -> None:

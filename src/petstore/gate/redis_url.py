@@ -1,4 +1,4 @@
-"""Parses Redis URLs and opens their links."""
+"""Parses Redis URLs and creates links from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from petstore.gate.redis_tls import TLS_OPTIONS, TlsConnection, tls_context
 SERVER_OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
                   "retry_on_timeout", "health_check_interval")  # fmt: skip
 SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
-OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # without TLS options
+OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # plus TLS_OPTIONS with TLS
 
 
 def open_link(url: str) -> SingleLink | ClusterLink:

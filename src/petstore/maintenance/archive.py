@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # must not be newer than ours
+    schema: int  # the schema version, which must not be newer than ours
     rows: dict[str, int]
 
 

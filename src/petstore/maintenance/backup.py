@@ -41,11 +41,11 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 class Restored(NamedTuple):
     manifest: Manifest
     kept: Path | None  # the directory with the replaced files
-    unreadable: list[str]  # replaced files whose highest ids could not be read
+    unreadable: list[str]  # replaced files from which the highest ids could not be read
 
 
 class Kept(NamedTuple):
-    """A new backup in a directory of backups."""
+    """A new backup in a directory, and the old backups that were removed."""
 
     file: Path
     manifest: Manifest
@@ -220,7 +220,7 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
 def _work_directory(target: Path) -> Iterator[Path]:
     """Creates a temporary directory on the target's file system."""
     work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
-    try:  # includes mkdir, because SIGTERM may arrive right after it
+    try:  # mkdir is inside the try block, because SIGTERM may arrive right after it
         with os_errors_of(target):
             work.mkdir(mode=0o700)
         yield work

@@ -46,7 +46,7 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
 
 
 async def finish(target: Stores) -> None:
-    """Marks the target as complete, so that a service can use it."""
+    """Marks the copy as complete, so that the service can use it."""
     for store in target.values():
         await store.transfer.set_copying_from(None)
 

@@ -13,7 +13,7 @@ import msgspec
 from petstore.wording import printable, printable_lines
 
 logger = logging.getLogger("petstore")
-logger.addHandler(logging.NullHandler())  # commands print their messages; only servers log
+logger.addHandler(logging.NullHandler())  # only servers log; other commands print their messages
 
 
 def event(level: int, name: str, **fields: Any) -> None:

@@ -32,7 +32,7 @@ class Counter(Metric[float]):
         self.cells[labels] = self.cells.get(labels, 0) + by
 
     def take(self) -> Iterator[Sample]:
-        """Yields the increase since the last call."""
+        """Yields the increases since the last call, and resets them."""
         yield from ((self.name, labels, number) for labels, number in self.cells.items())
         self.cells.clear()
 
@@ -74,7 +74,7 @@ class Histogram(Metric[list[float]]):
         cell[-1] += value * times
 
     def take(self) -> Iterator[Sample]:
-        """Yields the counts since the last call. The last label of a bucket is its bound."""
+        """Yields the counts since the last call, and resets them. The last label of a bucket is its bound."""
         for labels, cell in self.cells.items():
             for bound, count in zip((*self.bounds, float("inf")), cell[:-1], strict=True):
                 yield f"{self.name}_bucket", (*labels, str(bound)), count

@@ -53,7 +53,7 @@ class Monitoring:
         async with self._one_at_a_time:
             with bugs_logged():
                 try:
-                    if self._worker is None:  # in a thread, because it imports prometheus_client
+                    if self._worker is None:  # use a thread, because importing prometheus_client is slow
                         self._worker = await asyncio.to_thread(multiprocess.WorkerMetrics, self._directory)
                     self._measure_process()
                     self._worker.write()

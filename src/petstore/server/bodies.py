@@ -48,7 +48,7 @@ class BodyStream:
         self._continues = continues
         self._parts = bytearray()  # a list of small parts could take 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
-        self._taken = 0  # bytes
+        self._taken = 0  # bytes that the application has read
         self._broken = False
         self.complete = False
 
@@ -127,7 +127,7 @@ class BodyStream:
 
 
 class ChunkedDecoder:
-    """A strict decoder for chunked bodies (RFC 9112, 7.1). It validates trailers and drops them."""
+    """A strict decoder for chunked bodies (RFC 9112, 7.1). Validates trailers but discards them."""
 
     def __init__(self) -> None:
         self._pending = b""  # an incomplete line

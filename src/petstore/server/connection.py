@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._taken = 0  # bytes that the client had read at `_taken_at`
         self._taken_at = server.now
         self._bytes_after_end = 0  # bytes received after the last request
-        self.since = server.now  # when the current state began: idle, receiving headers, full, or lingering
+        self.since = server.now  # when it became idle, paused writing, or began to receive headers or to linger
         self.peer = ""
         self.group: Hashable = None  # the group that its address belongs to
         self.cost = self.held = CONNECTION_COST  # bytes of memory used when idle, and used now
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    # Called by the reader of messages and by bodies
+    # Called by MessageReader and BodyStream
 
     def write(self, data: bytes) -> None:
         self._written += len(data)

@@ -36,7 +36,7 @@ METHODS = {
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _METHOD_PREFIX = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |$)").match
 _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
-# A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2). Each part may be empty.
+# A name, an IPv4 address or an IP literal, followed by a port (RFC 3986, 3.2). Either part may be empty.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
@@ -220,7 +220,7 @@ class MessageReader:
         self.received = 0  # bytes since the last response
         self._started = 0.0
         self._empty_bytes = 0  # bytes of empty lines since the last request
-        self._is_last = False  # whether the request whose body is arriving is the last one
+        self._is_last = False  # whether the connection closes after the request whose body is arriving
 
     @property
     def within_head(self) -> bool:
@@ -314,7 +314,7 @@ class MessageReader:
         return rest
 
     def end(self) -> None:
-        """Stops reading."""
+        """Stops reading, and drops unread data."""
         self.over = True
         self._unread = b""
         self._heads.close()

@@ -16,8 +16,8 @@ from petstore.errors import OperatorError
 from petstore.server.connection import HEAD_TIMEOUT, Connection
 from petstore.server.http_server import HttpServer
 
-RECORD = 16 * 1024  # bytes to encrypt at once; OpenSSL's buffers never shrink
-PIECE = 4 * 1024  # bytes to decrypt at once, for the same reason
+RECORD = 16 * 1024  # maximum bytes to encrypt at a time, because OpenSSL's buffers never shrink
+PIECE = 4 * 1024  # maximum bytes to decrypt at a time, for the same reason
 # For TLS 1.2, allow only ciphers with forward secrecy and authenticated encryption, as in Mozilla's "intermediate"
 # configuration.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -38,7 +38,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # clients do not need renegotiation, and it takes CPU time
+    context.options |= ssl.OP_NO_RENEGOTIATION  # no client needs renegotiation, and it costs CPU time
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:

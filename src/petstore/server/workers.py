@@ -36,7 +36,7 @@ POLL = 0.02  # seconds between checks while a worker is starting
 
 
 def default_count() -> int:
-    """Returns the number of cores that this process may use, given its affinity and its cgroup's quota. At most 8."""
+    """Returns how many cores this process may use, according to its affinity and its cgroup's quota, but at most 8."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -121,7 +121,7 @@ class Supervisor:
         ready, written = os.pipe()
         try:
             pid = os.fork()
-        except OSError as error:  # no memory, or too many processes
+        except OSError as error:  # out of memory, or too many processes
             os.close(ready)
             os.close(written)
             pause = self._restarts.crashed(slot, time.monotonic())
