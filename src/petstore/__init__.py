@@ -1,3 +1,3 @@
-"""Petstore: an HTTP and JSON pet store service."""
+"""Petstore: a pet store service with a JSON API over HTTP."""
 
 __version__ = "1.0.0"

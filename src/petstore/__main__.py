@@ -1,4 +1,4 @@
-"""`python -m petstore` is the `petstore` command."""
+"""Makes `python -m petstore` run the `petstore` command."""
 
 from petstore.cli import main
 

@@ -1,17 +1,17 @@
-"""The audit log, which records the actions of operators."""
+"""The audit log, which records operators' actions."""
 
 from typing import NamedTuple
 
 import msgspec
 
-# The subject of these actions is the id of a key.
+# The subject of each of these actions is a key id.
 KEY_ACTIONS = (
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "end old secret",
     "revoke key", "lift ban",
 )  # fmt: skip
-# The subject of these actions is the id of an animal.
+# The subject of each of these actions is an animal's id.
 PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
-# All actions in the audit log.
+# Every action that can appear in the audit log.
 ACTIONS = (
     *KEY_ACTIONS, *PET_ACTIONS, "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
@@ -21,7 +21,7 @@ ACTIONS = (
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """An action of an operator. `at` is in Unix seconds."""
+    """One action by an operator. `at` is in Unix seconds."""
 
     at: float
     actor: str
@@ -31,7 +31,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class FoundEntries(NamedTuple):
-    """Entries with their numbers, newest first. If `more` is true, the search continues below number `searched_to`."""
+    """Matching entries with their numbers, newest first. If `more` is true, continue below number `searched_to`."""
 
     entries: list[tuple[int, AuditEntry]]
     searched_to: int

@@ -1,4 +1,4 @@
-"""Opens the stores of both environments and the gate, and holds the locks of the data directory."""
+"""Opens both environments' stores and the gate, and locks the data directory while they are open."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
-TOTALS_MAX = 250  # admission totals per transaction, so that creates do not wait long for the write lock
+TOTALS_MAX = 250  # admission totals per transaction; keeps transactions short, because creates need the write lock
 
 
 class Backends:
-    """The stores of both environments and the gate. Must be opened in a running event loop."""
+    """Both environments' stores and the gate. Must be created in a running event loop."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Backends:
     ) -> None:
         """Opens the backends. Raises OperatorError and Unavailable.
 
-        If `alone`, no other process can use the data directory in the meantime. `serving` is true for the service,
-        whose callers are clients. Without `migrate`, no store is created or migrated. If all data is on servers, only a
-        service uses the data directory, for the fallback of the gate.
+        If `alone` is true, takes the exclusive lock, so that no other process can use the data directory. `serving` is
+        true for the service and false for operators' commands. If `migrate` is false, no store is created or migrated.
+        If the store and the gate are both on servers, only the service uses the data directory (for the fallback).
         """
         self._settings = settings
         self._locked = serving or settings.store is None or settings.gate is None
@@ -54,7 +54,7 @@ class Backends:
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             has_gate_file = gate_file(settings.gate, settings.data).exists()
             if not self._locked or not (migrate or has_gate_file):
-                # Nothing may be created in the data directory, so use an empty gate file in a temporary directory.
+                # This command must not create files in the data directory, so use a temporary, empty gate file.
                 elsewhere = Path(lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-")))
                 self.gate = open_gate_for(msgspec.structs.replace(settings, data=elsewhere))
             else:
@@ -67,10 +67,10 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Adds the gate's admissions of these keys, or of all keys, to their usage at the time `at`.
+        """Adds the admissions that the gate counted for these keys, or for all keys, to their usage at time `at`.
 
-        Any process may collect at any time, because each admission is added only once. Raises Unavailable if the gate
-        or a store is unavailable. Admissions that were not added are added by a later call.
+        Any process may call this at any time, because each admission is added only once. Raises Unavailable if the gate
+        or a store is unavailable. A later call then adds the missing admissions.
         """
         async for totals in self.gate.admissions(key_ids):
             for environment, store in self.stores.items():
@@ -95,7 +95,7 @@ class Backends:
 
 
 async def check_copied(stores: Mapping[Environment, Store]) -> None:
-    """Raises OperatorError if a store is an unfinished copy, which must not be changed."""
+    """Raises OperatorError if a store is an unfinished copy, which must not be modified."""
     for store in stores.values():
         unfinished = await store.transfer.copying_from()
         if unfinished is not None:
@@ -103,15 +103,15 @@ async def check_copied(stores: Mapping[Environment, Store]) -> None:
 
 
 def _close_soon(gate: Gate) -> None:
-    """Closes the gate in the background if the stores could not be opened."""
+    """Closes the gate in the background. Used if the stores cannot be opened."""
     closing = asyncio.get_running_loop().create_task(gate.close())
     closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 def check_recognised(settings: Settings) -> None:
-    """Raises OperatorError if this version cannot use the files. Must be called before anything is changed."""
+    """Raises OperatorError if this version cannot use the data files. Must be called before changing anything."""
     check_ours(settings.data)
-    check_safe(settings.data)  # opening a pipe instead of a file would block
+    check_safe(settings.data)  # opening a pipe would block
     if settings.store is None:
         from petstore.store.sqlite import migrations
 
@@ -124,12 +124,15 @@ def prepare(settings: Settings) -> None:
     check_recognised(settings)
     with shared_lock(settings.data):
         pass
-    with contextlib.suppress(OSError):  # a worker logs it if it cannot write its metrics
+    with contextlib.suppress(OSError):  # if the directory is not writable, the workers will log that
         multiprocess.remove_old_numbers(settings.data / METRICS)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Renames a gate file that is not usable. If `thoroughly`, reads the whole file. Raises OperatorError."""
+    """Renames the gate file if it is damaged. If `thoroughly` is true, always reads the whole file.
+
+    Raises OperatorError.
+    """
     check_safe(settings.data)
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
@@ -142,20 +145,20 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
             return
         except InUse:
             if is_clean(path, in_use=True):
-                return  # the process that uses the file has already checked it
+                return  # the process that is using the file has already checked it
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
 
 def mark_gate_clean(settings: Settings) -> None:
-    """Marks the gate file as synced if no other process uses it. Must be called by every process that has used it."""
+    """Marks the gate file as synced, unless another process is using it. Every process that used it must call this."""
     with contextlib.suppress(InUse), exclusive_lock(settings.data):
         mark_clean(gate_file(settings.gate, settings.data))
 
 
 def open_gate_for(settings: Settings) -> Gate:
-    """Raises OperatorError."""
+    """Opens the gate that the settings specify. Raises OperatorError."""
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
     given_clock = settings.clock_file is not None
     policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
@@ -170,7 +173,7 @@ def open_stores_for(
     migrate: bool = True,
     bounds: Bounds | None = None,
 ) -> dict[Environment, Store]:
-    """Opens stores that announce the changes of each commit to the gate. Raises OperatorError."""
+    """Opens stores that announce changes to the gate after each commit. Raises OperatorError."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
         if gate is not None:
@@ -182,7 +185,7 @@ def open_stores_for(
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
-    """Returns the machine's clock or, for tests, a clock that is shifted by the number of seconds in a file."""
+    """Returns the system clock or, in tests, the system clock shifted by the number of seconds in a file."""
     file = settings.clock_file
     if file is None:
         return time.time

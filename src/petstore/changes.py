@@ -1,8 +1,8 @@
-"""The kinds of change that a store announces. The gate keeps a version for each of them."""
+"""The kinds of change that a store announces. The gate keeps a version number for each kind."""
 
 from typing import Literal, get_args
 
-# added: animals were added at the end of the list. edited: animals were changed, removed or restored.
+# added: animals were appended to the list. edited: animals were changed, removed or restored.
 # keys: existing keys were changed.
 Change = Literal["added", "edited", "keys"]
 CHANGES: tuple[Change, ...] = get_args(Change)

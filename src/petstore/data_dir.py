@@ -1,12 +1,12 @@
 """The data directory: which files belong to it, who may change it, its locks, and how a restore replaces its files.
 
-A user who could put a link into the directory could choose which file a command of root writes. The directory must
-therefore belong to a trusted user, and no other user may write to it.
+If another user could create a symlink in the directory, a command run by root might write to any file of that user's
+choice. The directory must therefore belong to a trusted user, and no one else may have write permission.
 
-A process that works on the data holds the shared lock. The kernel releases it when the process ends, however it ends.
-A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames that
-subdirectory. The old data is in effect before the rename, and the new data after it. A crash leaves an interrupted
-restore, which the next process that takes a lock completes.
+Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
+a crash. A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames
+that subdirectory. Before the rename, the old data is current; after it, the new data is. If a restore is interrupted
+after the rename, the next process that takes a lock completes it.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
 COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep next to a data file
 
-UMASK = 0o077  # of every process that creates files here, so that only their owner can read them
+UMASK = 0o077  # set by every process that creates files here, so that only their owner can read them
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-LOCK_TIMEOUT = 5.0  # seconds; a service that starts or stops holds the exclusive lock for a moment
+LOCK_TIMEOUT = 5.0  # seconds; a service holds the exclusive lock briefly when it starts and stops
 
 LOCK = "lock"
-LAST_BACKUP = "last-backup"  # an empty file whose time is that of the last backup
-STAGE = "restore.part"  # files that a restore prepares, or no longer needs
-READY = "restore"  # STAGE after the rename that commits: its files are the data now, even before they are moved
+LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
+STAGE = "restore.part"  # where a restore prepares its files; can be deleted if no restore is running
+READY = "restore"  # STAGE is renamed to this to commit the restore; its files are then moved into place
 NEW, OLD = "new", "old"
-SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"  # where each was last started
-METRICS = "metrics"  # the numbers of the workers (observability/multiprocess.py)
-# The names of files and directories that Petstore creates here. Anything with another name is not ours.
+SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"  # where each one last listened
+METRICS = "metrics"  # the workers' metrics (observability/multiprocess.py)
+# The names of the files and directories that Petstore creates here. It does not touch anything else.
 _OWN_NAME = re.compile(
     r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
     r"|replaced-.*|service-address|console-address"
@@ -59,14 +59,14 @@ class InUse(OperatorError):
 
 
 def has_data(data: Path) -> bool:
-    """Whether the directory has a store or an interrupted restore of one. Raises OperatorError."""
+    """Whether the directory contains a store or an interrupted restore. Raises OperatorError."""
     check_encoding(data)
     with os_errors_of(f"--data {data}"):
         return any(exists(data / name) for name in (*STORE_FILES, READY))
 
 
 def check_ours(data: Path) -> None:
-    """Raises NoData if the directory has other content and no store. Opens nothing in it."""
+    """Raises NoData if the directory contains other files but no store. Does not open any file."""
     if has_data(data):
         return
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -75,7 +75,7 @@ def check_ours(data: Path) -> None:
 
 
 def own_files(data: Path) -> Iterator[Path]:
-    """Yields everything in the directory that Petstore has created, directories before their content."""
+    """Yields the files and directories that Petstore has created, with each directory before its contents."""
     for path in sorted(data.iterdir()):
         if _OWN_NAME(path.name):
             yield path
@@ -84,9 +84,9 @@ def own_files(data: Path) -> Iterator[Path]:
 
 
 def create(data: Path) -> None:
-    """Creates the directory if it does not exist. Otherwise, removes other users' permission to write to it.
+    """Creates the directory if it does not exist. Otherwise, removes other users' write permission.
 
-    Raises OperatorError if the directory has other content, cannot be used, or is not safe to use.
+    Raises OperatorError if the directory contains other files, is not writable, or is not safe to use.
     """
     check_ours(data)
     try:
@@ -102,20 +102,20 @@ def create(data: Path) -> None:
     if mode & WRITABLE_BY_OTHERS:
         with contextlib.suppress(OSError):
             data.chmod(mode & ~WRITABLE_BY_OTHERS)
-        if data.stat().st_mode & WRITABLE_BY_OTHERS:  # the file system may have ignored the change
+        if data.stat().st_mode & WRITABLE_BY_OTHERS:  # some file systems ignore chmod
             raise _writable_by_others(data)
 
 
 def check_safe(data: Path) -> None:
-    """Raises OperatorError if an untrusted user could change the directory, or if it contains a link or a pipe.
+    """Raises OperatorError if an untrusted user could change the directory, or if it contains a symlink or a pipe.
 
-    The owner and root may continue if others can write to it, because `create` removes that permission. A directory
-    that does not exist is safe.
+    If other users have write permission, the owner and root may continue, because `create` removes that permission. A
+    directory that does not exist is safe.
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         trusted = trusted_users(data)
-        for found in (data.lstat(), data.stat()):  # the directory may be a link, which has an owner too
+        for found in (data.lstat(), data.stat()):  # if the directory is a symlink, check the symlink's owner too
             if found.st_uid not in trusted:
                 raise _of_another_user(data, found.st_uid)
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
@@ -129,7 +129,10 @@ def check_safe(data: Path) -> None:
 
 
 def trusted_users(data: Path) -> set[int]:
-    """Returns the users who can change the data anyway: root, this user and, for root, the owner of the data."""
+    """Returns the ids of the users who are trusted with the data.
+
+    They are root, the current user and, if that is root, the data's owner.
+    """
     me = os.geteuid()
     return {0, me, *(_owners_of_data(data) if me == 0 else ())}
 
@@ -155,7 +158,10 @@ def _writable_by_others(data: Path) -> OperatorError:
 
 
 def _odd_kind(path: Path) -> str:
-    """Returns the kind of a link, pipe or device. LMDB and prometheus-client would follow a link or wait for a pipe."""
+    """Returns "symlink", "pipe" or "device", or an empty string for any other file.
+
+    LMDB and prometheus-client would follow a symlink and block on a pipe.
+    """
     mode = path.lstat().st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
         return ""
@@ -163,13 +169,13 @@ def _odd_kind(path: Path) -> str:
 
 
 def check_data(data: Path) -> None:
-    """Raises NoData, and OperatorError if there is no permission to enter the directory. Creates nothing."""
+    """Raises NoData if there is no data, and OperatorError if the directory is not accessible. Creates nothing."""
     if not has_data(data):
         raise NoData(data)
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """Returns those of the directory and our files in it for which users other than the owner have any permission."""
+    """Returns the paths, out of the directory and our files in it, for which other users have any permission."""
     found = []
     for path in (data, *own_files(data)):
         with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
@@ -181,14 +187,14 @@ def readable_by_others(data: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """Holds the lock of every process that works on the data. Raises InUse after `timeout` seconds."""
+    """Holds the lock that every process using the data must hold. Raises InUse after `timeout` seconds."""
     file = _open_lock(data)
     try:
         deadline = time.monotonic() + timeout
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
-                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it ends")
-            time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes that wait for each other retry at different times
+                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes waiting for each other retry at different times
         yield
     finally:
         os.close(file)
@@ -196,7 +202,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_lock(data: Path) -> Iterator[None]:
-    """Holds the lock for work during which no other process may use the data. Raises InUse immediately."""
+    """Holds the lock that keeps all other processes from using the data. Raises InUse if it is not available."""
     file = _open_lock(data)
     try:
         if not _try_lock(file, fcntl.LOCK_EX):
@@ -208,7 +214,7 @@ def exclusive_lock(data: Path) -> Iterator[None]:
 
 
 def is_locked(data: Path) -> bool:
-    """Whether any process holds a lock. Creates nothing."""
+    """Whether any process holds a lock. Does not create the lock file."""
     try:
         file = open_file(data / LOCK, os.O_RDONLY)
     except OSError:
@@ -224,8 +230,8 @@ def _open_lock(data: Path) -> int:
     create(data)
     try:
         file = open_file(data / LOCK)
-        # After root runs a command, the service's user must still be able to open the lock. A file with a second link
-        # could be any file.
+        # After root has run a command, the service's user must still be able to open the lock file. If the file has a
+        # second hard link, do not change its owner, because it could be any file on the system.
         if os.geteuid() == 0 and os.fstat(file).st_nlink == 1:
             os.fchown(file, data.stat().st_uid, data.stat().st_gid)
     except OSError as error:
@@ -236,14 +242,14 @@ def _open_lock(data: Path) -> int:
 
 
 def _try_shared(file: int, data: Path) -> bool:
-    """Takes the shared lock. Completes an interrupted restore instead if there is one; the caller then tries again."""
+    """Tries to take the shared lock. If a restore was interrupted, completes it and returns False; then try again."""
     if not _try_lock(file, fcntl.LOCK_SH):
         return False
     if not is_directory(data / READY):
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # two processes that keep the shared lock would wait for each other
+    else:  # release the lock, because two processes holding it would wait for each other
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -258,14 +264,14 @@ def _try_lock(file: int, operation: int) -> bool:
 
 @contextlib.contextmanager
 def stage_restore(data: Path) -> Iterator[Path]:
-    """Creates a subdirectory for the files of a restore. The caller must hold the exclusive lock.
+    """Creates a subdirectory for the restored files. The caller must hold the exclusive lock.
 
-    Removes the subdirectory at the end of the body, unless the body has called `commit_restore`.
+    Removes the subdirectory on exit, unless `commit_restore` was called.
     """
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
     for directory in (stage, stage / NEW, stage / OLD):
-        directory.mkdir(mode=0o700)  # fails if it is a link, which rmtree does not remove
+        directory.mkdir(mode=0o700)  # fails if it is a symlink, which rmtree does not remove
     try:
         yield stage / NEW
     finally:
@@ -273,7 +279,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
 
 
 def commit_restore(data: Path) -> Path | None:
-    """Puts the staged files into effect. Returns the subdirectory with the old files, if there were any."""
+    """Replaces the data with the staged files. Returns the subdirectory with the old files, if there were any."""
     new = data / STAGE / NEW
     for path in (*new.iterdir(), new, data / STAGE):
         sync(path)
@@ -283,9 +289,9 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Moves the files of a committed restore into place. After a crash at any step, the next call resumes.
+    """Moves the files of a committed restore into place. If a crash interrupts this, the next call resumes it.
 
-    Sets the gate's file aside, so counters start at zero.
+    Moves the gate file away, so that counters start at zero. Returns the subdirectory with the old files, if any.
     """
     ready = data / READY
     if not is_directory(ready):
@@ -293,7 +299,7 @@ def complete_restore(data: Path) -> Path | None:
     new, old = ready / NEW, ready / OLD
     for name in DATA_FILES:
         is_staged = os.path.lexists(new / name)
-        if is_staged or name not in STORE_FILES:  # a store file that is no longer staged is already in place
+        if is_staged or name not in STORE_FILES:  # if a store file is not staged, it has already been moved
             for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):
                     (data / existing).rename(old / existing)

@@ -1,7 +1,7 @@
-"""Edits of operators: changes of a key or an animal, unit by unit.
+"""Operators' changes to keys and animals, with conflict detection.
 
-A unit is the fields that are changed together, such as a plan and its limits. Two operators can change different units
-at the same time. If both change the same unit, the second one gets a Conflict.
+A unit is a group of fields that are changed together, such as a plan and its limits. Two operators can change different
+units at the same time. If both change the same unit, the second one gets a Conflict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import when
 
-Unit = tuple[str, ...]  # the first field names it
+Unit = tuple[str, ...]  # field names; the first one is also the unit's name
 SOMEONE = "someone else"  # the console replaces it with a name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Conflict(OperatorError):
-    """Raised when units have changed since the operator saw their values.
+    """Someone else has changed the same units since the operator loaded the record.
 
-    `current` is the record as it is. `wanted` is the same record with the operator's changes.
+    `current` is the stored record. `wanted` is the stored record with the operator's changes applied.
     """
 
     def __init__(self, current: msgspec.Struct, wanted: msgspec.Struct, units: Sequence[Unit]) -> None:
@@ -32,12 +32,12 @@ class Conflict(OperatorError):
 
 
 def given(changes: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields of a record of changes that are not UNSET."""
+    """Returns the fields that are not UNSET."""
     return {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
 
 
 def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
-    """Returns the changes of those units in which `wanted` differs from `started`. Both are records of changes."""
+    """Returns the changes in `wanted`, without the units that are the same in `started`."""
     new = given(wanted)
     changed = [unit for unit in units if any(getattr(wanted, field) != getattr(started, field) for field in unit)]
     return type(wanted)(**{field: new[field] for unit in changed for field in unit if field in new})
@@ -46,8 +46,8 @@ def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
 def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Unit]) -> R:
     """Returns the record with the new values.
 
-    `base` is the record as the operator saw it. Raises Conflict if a unit with new values has different values by now,
-    unless these are the new ones. Without a base, nothing is compared.
+    `base` is the record as the operator saw it. Raises Conflict if someone else has since changed a unit that the
+    operator is changing, unless both made the same change. If `base` is None, there is no conflict check.
     """
     conflicts = [
         unit
@@ -69,7 +69,7 @@ def differences(before: R, after: R) -> dict[str, Any]:
 
 
 def difference_in_words(before: R, after: R) -> str:
-    """Returns the detail of an audit entry."""
+    """Describes the differences for an audit entry, for example `status available → sold`."""
     return "; ".join(
         f"{field_in_words(field)} {value_in_words(before, field)} → {value_in_words(after, field)}"
         for field in differences(before, after)

@@ -1,25 +1,25 @@
 """The exception hierarchy, and the error codes with their HTTP statuses.
 
 PetstoreError
-├── RequestError              the request fails; the client receives the code and the message
+├── RequestError              the request fails, and the client receives the code and the message
 │   ├── Unauthorized          ├── RateLimitExceeded     ├── KeyBanned
 │   ├── InvalidBody           ├── InvalidParameter      ├── InsufficientScope
 │   ├── PetNotFound           ├── NotFound              ├── MethodNotAllowed
 │   ├── RequestTimeout        ├── IdempotencyMismatch   ├── Gone
 │   ├── BodyTooLarge          ├── UnsupportedMediaType
-│   └── InternalError         └── ServiceUnavailable    a bug; an outage
-├── Unavailable               the store or the gate is unavailable; becomes ServiceUnavailable
+│   └── InternalError (bug)   └── ServiceUnavailable (outage)
+├── Unavailable               the store or the gate is unavailable; clients get ServiceUnavailable
 │   └── DiskFull              a disk is full
-└── OperatorError             an operator's command or setting is not valid; one line, exit code 2
+└── OperatorError             an operator's command or setting is not valid; printed on one line, exit code 2
     ├── MissingPackage        an optional package is not installed
-    └── Conflict              two operators changed the same values; in edits.py
+    └── Conflict              two operators changed the same values; defined in edits.py
 """
 
 from typing import ClassVar
 
 from petstore import __version__
 
-# Append-only: a published code keeps its meaning and its status.
+# Only add to this table. The meaning and the status of a published code must not change.
 STATUS_OF_CODE = {
     "invalid_body": 400,
     "invalid_parameter": 400,
@@ -42,13 +42,13 @@ STATUS_OF_CODE = {
 
 
 class PetstoreError(Exception):
-    """The base class of all exceptions."""
+    """The base class of all Petstore exceptions."""
 
 
 class RequestError(PetstoreError):
-    """The request gets a response with an `Error` body and `headers`.
+    """The request fails. The response has an `Error` body and the given headers.
 
-    `usual` is the default message. It is only an example if the message depends on the request.
+    `usual` is the default message, or an example if the actual message depends on the request.
     """
 
     code: ClassVar[str]
@@ -151,7 +151,10 @@ class Unavailable(PetstoreError):
 
 
 class DiskFull(Unavailable):
-    """A write failed because a disk, or a quota, has no space left. Reads continue. `place` is what is on the disk."""
+    """A write failed because the disk or the disk quota is full. Reads still work.
+
+    `place` is the directory or server whose disk is full.
+    """
 
     def __init__(self, place: str, cause: object) -> None:
         self.place = place
@@ -159,13 +162,13 @@ class DiskFull(Unavailable):
 
 
 class OperatorError(PetstoreError):
-    """A command failed or a setting is not valid. The message tells the operator why, and what to do."""
+    """A command failed or a setting is not valid. The message tells the operator why and what to do."""
 
 
 class MissingPackage(OperatorError):
-    """A feature requires a package that is installed only with an extra."""
+    """A feature requires a package that is not installed by default."""
 
     def __init__(self, feature: str, package: str | None, extra: str) -> None:
-        # Suggest the wheel file, because a package with this name in a public registry is not ours.
+        # Suggest the wheel file, because a package called petstore in a public registry would not be ours.
         wheel = f"./petstore-{__version__}-py3-none-any.whl[{extra}]"
         super().__init__(f"{feature} requires the package {package}: pip install '{wheel}'")

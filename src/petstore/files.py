@@ -1,7 +1,7 @@
-"""Files and directories: how they are opened, written and replaced, and who could change them.
+"""Opens, writes and replaces files safely.
 
-A user who could put a link where a command writes would choose the file that is written. Links are therefore not
-followed, and a file is not written where another user could replace it.
+By creating a symlink in the right place, another user could make a command overwrite any file. These functions
+therefore do not follow symlinks, and do not write where an untrusted user could replace the file.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from petstore.errors import OperatorError
 
 @contextlib.contextmanager
 def os_errors_of(subject: object) -> Iterator[None]:
-    """Turns an OSError of the body into an OperatorError that starts with the subject."""
+    """Converts an OSError raised in the body to an OperatorError whose message starts with the subject."""
     try:
         yield
     except OSError as error:
@@ -27,7 +27,7 @@ def os_errors_of(subject: object) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Raises PermissionError if it cannot be determined. Since Python 3.14, `Path.exists` returns False then."""
+    """Like `Path.exists`, but raises PermissionError if access is denied. Python 3.14's `Path.exists` returns False."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def exists(path: Path) -> bool:
 
 
 def check_encoding(path: Path) -> None:
-    """Raises OperatorError for a path that is not UTF-8, which SQLite and LMDB cannot open."""
+    """Raises OperatorError if the path is not UTF-8, because SQLite and LMDB could not open it."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def check_encoding(path: Path) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether this is a directory and not a link to one."""
+    """Whether the path is a directory. Returns False for a symlink to a directory."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -52,16 +52,16 @@ def is_directory(path: Path) -> bool:
 
 
 def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    """Opens a file in the data directory and returns its descriptor. Only the owner can read a new file.
+    """Opens a file in the data directory and returns its descriptor. New files are readable only by their owner.
 
-    Raises OSError, including for a link, a directory, a pipe or a device.
+    Raises OSError, including if the path is a symlink, a directory, a pipe or a device.
     """
     return open_regular(path, flags | os.O_NOFOLLOW)
 
 
 def open_regular(path: Path | str, flags: int) -> int:
-    """Returns the descriptor. Raises OSError, including for anything that is not a regular file."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # NONBLOCK, because opening a pipe would wait
+    """Opens a regular file and returns its descriptor. Raises OSError, including if it is not a regular file."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # without NONBLOCK, a pipe would block
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -69,16 +69,16 @@ def open_regular(path: Path | str, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Returns the content of a small file in the data directory. Raises OSError."""
+    """Returns the contents of a small file in the data directory. Raises OSError."""
     with os.fdopen(open_file(path, os.O_RDONLY)) as file:
         return file.read()
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[str]]:
-    """Writes a file that gets its name at the end of the body, so that no reader sees half of it. Raises OSError.
+    """Replaces a file atomically: yields a temporary file, and renames it on success. Raises OSError.
 
-    Until then, the file has an unpredictable name, so that nobody can put a link there.
+    The temporary file has an unpredictable name, so that no one can create a symlink there first.
     """
     part = path.with_name(f".petstore-{secrets.token_hex(8)}.part")
     try:
@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[IO[str]]:
 
 
 def touch(path: Path) -> None:
-    """Creates an empty file in the data directory, or sets its time to now. Raises OSError."""
+    """Creates an empty file in the data directory, or updates its modification time. Raises OSError."""
     file = open_file(path)
     try:
         os.utime(file)
@@ -102,7 +102,7 @@ def touch(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Writes a file's content, or a directory's entries, to disk. Raises OSError."""
+    """Calls fsync on a file or a directory. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -111,9 +111,10 @@ def sync(path: Path) -> None:
 
 
 def check_target(file: Path, trusted: Collection[int]) -> None:
-    """Raises OperatorError if the file to write is a link, or if an untrusted user could replace it.
+    """Raises OperatorError if the output file is a symlink, or if an untrusted user could replace it.
 
-    In a directory with the sticky bit, such as /tmp, users can replace only their own files.
+    World-writable directories are accepted if they have the sticky bit, because users can then replace only their own
+    files.
     """
     with os_errors_of(file):
         if file.is_symlink():

@@ -1,7 +1,8 @@
 """API keys: secrets, hashes and states.
 
-A secret is `pets_live_` or `pets_test_`, 30 random base62 characters, and 6 base62 characters with the CRC-32 of
-everything before them. A scanner can recognise a leaked key offline, and a mistyped key is rejected without a look-up.
+A secret consists of `pets_live_` or `pets_test_`, 30 random base62 characters, and a checksum: the CRC-32 of everything
+before it as 6 base62 characters. Scanners can recognise a leaked key offline, and the service can reject a mistyped key
+without looking it up.
 """
 
 import hashlib
@@ -29,23 +30,23 @@ PREFIXES: dict[Environment, str] = {"live": "pets_live_", "staging": "pets_test_
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
-SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # the same for staging
+SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # both prefixes have the same length
 TEXT_MAX = 255  # characters in a name or a contact
-LIMIT_MAX = 10**12  # fits in the gate's 64-bit counters, and no machine can serve this many requests
+LIMIT_MAX = 10**12  # fits in the gate's 64-bit counters, and is more than any machine can serve
 
 _TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # of API keys, and tokens of operators
+_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # API keys and operators' tokens
 _DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _CENTURY = 100 * 365.25 * 86_400
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key without its secret. Only a hash of the secret is stored. Times are in Unix seconds."""
+    """An API key without its secret, of which only a hash is stored. Times are in Unix seconds."""
 
     id: str
     name: str
-    contact: str = ""  # whom the operator contacts about this key
+    contact: str = ""  # whom to contact about this key
     environment: Environment
     plan: Plan
     per_minute: int
@@ -65,7 +66,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked is None and self.suspended is None and (self.expires is None or now < self.expires)
 
     def state(self, now: float) -> Literal["active", "suspended", "expired", "revoked"]:
-        """Returns the state without bans, which are stored only in the gate."""
+        """Returns the state. Does not consider bans, which are stored only in the gate."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and now >= self.expires:
@@ -76,7 +77,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's changes to a key. UNSET leaves a field unchanged.
 
-    `suspended` is a time, or None to resume. `revoked` is a time.
+    `suspended` is when the key was suspended, or None to resume it. `revoked` is when it was revoked.
     """
 
     name: str | msgspec.UnsetType = msgspec.UNSET
@@ -95,9 +96,10 @@ KEY_UNITS = (("name",), ("contact",), PLAN_UNIT, ("scopes",), ("expires",), ("su
 
 
 class KeyQuery(NamedTuple):
-    """A search for keys. `text` is part of the name, the contact or the id. `ids` and `except_ids` select by id.
+    """A search for keys. `text` is a substring of the name, the contact or the id.
 
-    `expires_by` selects keys that expire by this time, in Unix seconds.
+    `ids` limits the search to these ids, and `except_ids` excludes ids. `expires_by` selects keys that expire at or
+    before this time, in Unix seconds.
     """
 
     text: str = ""
@@ -146,7 +148,7 @@ def new_key(
 def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
     """Returns the key with the changes. `base` is the key as the operator saw it.
 
-    Raises Conflict, and OperatorError for a revoked key and for values that no key may have.
+    Raises Conflict, and OperatorError if the key is revoked or a new value is not valid.
     """
     if key.revoked is not None:
         raise OperatorError(f"{key.id} is revoked: create a new key instead")
@@ -165,7 +167,7 @@ def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) ->
 
 
 def key_difference_in_words(before: ApiKey, after: ApiKey, now: float) -> str:
-    """Returns the detail of an audit entry. Suspending, resuming and revoking change the state."""
+    """Describes a change for an audit entry. If the key was suspended, resumed or revoked, describes only that."""
     if (before.suspended, before.revoked) == (after.suspended, after.revoked):
         return difference_in_words(before, after)
     resumed = before.suspended is not None and after.suspended is None
@@ -176,13 +178,13 @@ def key_difference_in_words(before: ApiKey, after: ApiKey, now: float) -> str:
 
 
 def check_text(field: str, text: str) -> None:
-    """Raises OperatorError if a key's name or contact is too long, or has characters that a terminal cannot show."""
+    """Raises OperatorError if a key's name or contact is too long or contains control characters."""
     if len(text) > TEXT_MAX or _TEXT_FAULT(text):
         raise OperatorError(f"a key's {field} must have at most {TEXT_MAX} characters and no control characters")
 
 
 def limits_of(plan: Plan, per_minute: int | None, per_day: int | None) -> Limits:
-    """Returns the limits of a key. Only enterprise keys have individual limits. Raises OperatorError."""
+    """Returns a key's limits. Only enterprise keys have individual limits. Raises OperatorError."""
     fixed = PLANS[plan]
     if fixed is not None:
         if per_minute is not None or per_day is not None:
@@ -215,7 +217,7 @@ def checksum(body: str) -> str:
 
 
 def well_formed(secret: str, environment: Environment) -> bool:
-    """Whether a text has the prefix, the length and the checksum of a secret. Does not look it up."""
+    """Whether a string has a valid prefix, length and checksum. Does not look it up."""
     return has_form(secret, PREFIXES[environment])
 
 
@@ -230,13 +232,13 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """Returns the first secret in a text, such as the content of a leaked file, or the text if there is none."""
+    """Returns the first secret in a text, such as a leaked file. If there is none, returns the text, stripped."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 
 
 def without_keys(text: str) -> str:
-    """Removes secrets from a text before it is logged or shown, such as a key that a client sent in the path."""
+    """Removes secrets from a text before it is logged or displayed. A client may have sent a key in the path."""
     return _KEY.sub(r"\1…", text)
 
 
@@ -245,9 +247,9 @@ def digest_of(secret: str) -> bytes:
 
 
 def parse_duration(text: str, *, least: float = 0) -> float:
-    """Returns the seconds of a duration such as `90d`, `24h`, `30m` or `10s`.
+    """Converts a duration such as `90d`, `24h`, `30m` or `10s` to seconds.
 
-    Raises OperatorError if the text is not valid, or the duration is shorter than `least` or longer than a century.
+    Raises OperatorError if it is not valid, shorter than `least` seconds, or longer than a century.
     """
     match = _DURATION(text.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""The table of operations. Routing, scopes, usage, deprecation and the OpenAPI document are based on it."""
+"""The API's operations. Routing, scopes, usage, deprecation and the OpenAPI document are based on this table."""
 
 import math
 from datetime import UTC, datetime
@@ -10,12 +10,12 @@ OperationName = str  # an `operationId` in the OpenAPI document, or OTHER
 
 
 class Deprecation(NamedTuple):
-    """The deprecation of an operation."""
+    """When a deprecated operation will be removed, and what replaces it."""
 
     since: datetime
-    sunset: datetime  # when the operation starts to return 410
+    sunset: datetime  # from this time, the operation returns 410
     successor: str  # the path of the replacement, below the base address
-    replacement: str  # a description of the replacement, for messages and documents
+    replacement: str  # describes the replacement in messages and documents
 
     @property
     def sunset_day(self) -> str:
@@ -27,7 +27,7 @@ class Operation(NamedTuple):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str  # below the base address
     scope: Scope  # the scope that a key must have
-    number: int  # never reused, because counters are stored by number
+    number: int  # identifies the operation in stored counters, so it must never be reused
     deprecation: Deprecation | None = None
 
     @property
@@ -50,9 +50,9 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-# Requests with a key that match no operation, such as a wrong path or method, or OPTIONS. Its number is 0.
+# Counts requests with a key that match no operation: OPTIONS, an unknown path, or an unsupported method. Number 0.
 OTHER: OperationName = "other"
-# The names under which requests are counted, in the order of their numbers.
+# The names under which requests are counted, ordered by number.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
 
 
@@ -61,13 +61,13 @@ def deprecated_operations() -> list[Operation]:
 
 
 def allowed_methods(path: str) -> set[str]:
-    """Returns the methods that `Allow` names for the path of an operation."""
+    """Returns the methods to list in `Allow` for an operation's path."""
     methods = {"OPTIONS", *(each.method for each in OPERATIONS if each.path == path)}
     return methods | {"HEAD"} if "GET" in methods else methods
 
 
 def end_of_items(collection: str) -> float:
-    """Returns the Unix time after which no operation returns an item of this collection, or 0 if none ever does."""
+    """Returns the Unix time from which no operation returns single items of this collection, or 0 if none exists."""
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),
         default=0.0,

@@ -1,4 +1,4 @@
-"""Operators, who can sign in to the console, and their tokens."""
+"""Operators, who can sign in to the console, and the tokens they use."""
 
 import re
 from typing import Literal, get_args
@@ -15,16 +15,16 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
-ID_PREFIXES = ("key_", "imp_")  # --added-by takes ids of keys and imports, and names of operators
-# Actors in the audit log that are not operators.
-LINK_ACTOR = "console"  # signed in to the console with the one-time link
-ANONYMOUS_ACTOR = "anonymous"  # sent a wrong token to the console
-DEMO_ACTOR = "petstore serve --demo"  # created the keys that the demo prints
-COMMAND_LINE = " (command line)"  # added to the name of the system user who ran a command
+ID_PREFIXES = ("key_", "imp_")  # --added-by accepts key ids, import ids and operators' names
+# Names in the audit log for actors that are not operators.
+LINK_ACTOR = "console"  # someone who signed in to the console with the one-time link
+ANONYMOUS_ACTOR = "anonymous"  # someone who sent an invalid token to the console
+DEMO_ACTOR = "petstore serve --demo"  # the demo, which creates keys
+COMMAND_LINE = " (command line)"  # appended to the name of the system user who ran a command
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """An operator of the console. Viewers cannot change anything. Only a hash of the token is stored.
+    """Someone who can sign in to the console. Viewers cannot change anything. Only a hash of the token is stored.
 
     Times are in Unix seconds.
     """
@@ -40,9 +40,9 @@ def is_operator_name(name: str) -> bool:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether this name could be mistaken for another actor in the audit log, or for the id of a key or an import.
+    """Whether this name could be mistaken for another actor in the audit log, or for a key id or an import id.
 
-    Ignores case.
+    Case is ignored.
     """
     folded = name.casefold()
     if folded.startswith(ID_PREFIXES):
@@ -51,7 +51,7 @@ def is_reserved(name: str) -> bool:
 
 
 def new_operator(name: str, now: float, role: Role = "operator") -> Operator:
-    """Raises OperatorError if the name is not valid or is reserved."""
+    """Returns a new operator. Raises OperatorError if the name is invalid or reserved."""
     if not is_operator_name(name):
         raise OperatorError(
             f"an operator's name must have 1 to {NAME_MAX} printable characters, without spaces at either end"
@@ -68,5 +68,5 @@ def mint_token() -> str:
 
 
 def could_be_token(text: str) -> bool:
-    """Whether a text has the prefix, the length and the checksum of a token. Does not look it up."""
+    """Whether a string has a valid prefix, length and checksum. Does not look it up."""
     return has_form(text, PREFIX)

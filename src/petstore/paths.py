@@ -1,14 +1,15 @@
-"""Decodes the path of a request. Used by our server and by the adapter for other ASGI servers."""
+"""Decodes request paths. Used by our server and by the adapter for other ASGI servers."""
 
 from urllib.parse import unquote
 
-ESCAPES_MAX = 64  # a path with more escapes (%XX) matches no route, so it is not decoded
+ESCAPES_MAX = 64  # no route matches a path with more escapes (%XX), so it is not decoded
 
 
 def decoded_path(path: str) -> str:
-    """Percent-decodes the path, except for segments with an encoded slash, which would become two segments.
+    """Percent-decodes the path, except for segments with an encoded slash, which would be split in two.
 
-    The number of escapes is limited because decoding each of them takes microseconds, and 8 KiB can hold 2,700.
+    Returns a path with more than ESCAPES_MAX escapes unchanged. Decoding one escape takes microseconds, and an 8 KiB
+    path can have 2,700 of them.
     """
     if "%" not in path or path.count("%") > ESCAPES_MAX:
         return path

@@ -1,4 +1,4 @@
-"""Animals: the types of the API, and the validation of new animals."""
+"""Animals: their types, and the validation of new animals."""
 
 import json
 import math
@@ -18,9 +18,9 @@ from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
-NESTING_MAX = 100  # levels of arrays and objects in the JSON of a new animal
-# For the OpenAPI document: no control characters, and at least one character that is not white space. White space is
-# spelled out because \s matches different characters in different languages.
+NESTING_MAX = 100  # levels of nested arrays and objects in the body of a create request
+# For the OpenAPI document: no control characters, and at least one character that is not white space. White-space
+# characters are listed because \s matches different characters in different languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 REMOVAL_PREFIX = "rem_"  # the prefix of a removal's id
@@ -50,14 +50,14 @@ class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Page(NamedTuple):
-    """Animals ordered by id, and whether there are more."""
+    """A page of animals, ordered by id, and whether there are more."""
 
     pets: list[Pet]
     more: bool
 
 
 class Found(NamedTuple):
-    """Animals found by a search. If `more` is true, the search continues at the id `searched_to`."""
+    """Animals found by a search. If `more` is true, continue the search at the id `searched_to`."""
 
     pets: list[Pet]
     searched_to: int
@@ -68,14 +68,14 @@ AdderKind = Literal["key", "import", "operator"]
 
 
 class Adder(NamedTuple):
-    """Who added an animal. `name` is the id of a key or an import, or the name of an operator."""
+    """Who added an animal. `name` is a key id, an import id or an operator's name."""
 
     kind: AdderKind
     name: str
 
 
 class Origin(NamedTuple):
-    """Who added an animal, and when, in Unix seconds. The adder is None if unknown."""
+    """Who added an animal and when (Unix seconds). The adder is None if unknown."""
 
     adder: Adder | None
     at: int
@@ -84,16 +84,16 @@ class Origin(NamedTuple):
 class PetQuery(NamedTuple):
     """A search for animals. Times are in Unix seconds."""
 
-    text: str = ""  # part of the name
+    text: str = ""  # a substring of the name
     status: PetStatus | None = None
-    added_by: str = ""  # the name of an adder
+    added_by: str = ""  # an adder's name
     since: float | None = None  # added at this time or later
     until: float | None = None  # added before this time
-    unedited: bool = False  # only animals that no operator has changed
+    unedited: bool = False  # exclude animals that an operator has changed
 
 
 class Matching(NamedTuple):
-    """The number of animals that match a query, the number of those edited by an operator, and the highest id."""
+    """How many animals match a query, how many of these an operator has edited, and their highest id."""
 
     total: int
     edited: int
@@ -112,7 +112,7 @@ PET_UNITS = tuple((field,) for field in PetChanges.__struct_fields__)
 
 
 class IdempotencyKey(NamedTuple):
-    """The idempotency key of a request, with the API key's id and the hash of the body."""
+    """A request's idempotency key, with the API key's id and the hash of the body."""
 
     key_id: str
     token: str
@@ -120,12 +120,12 @@ class IdempotencyKey(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """Two requests with the same name are the same request."""
+        """Identifies the request. A retry has the same name."""
         return self.key_id, self.token
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """The animal as it was when it was added. `replayed` is true if an earlier request added it."""
+    """The animal as it was when it was added. `replayed` is true if an earlier request had already added it."""
 
     pet: Pet
     replayed: bool
@@ -150,7 +150,7 @@ class Import(msgspec.Struct, frozen=True):
 class Undone(NamedTuple):
     """The progress of undoing an import."""
 
-    removed: int  # animals removed, by undoing the import or by an operator
+    removed: int  # animals removed, either by undoing the import or by an operator
     kept: int  # animals kept because an operator has edited them
     left: int = 0  # animals still to be removed
 
@@ -161,18 +161,18 @@ class Removal(msgspec.Struct, frozen=True):
     id: str
     at: float
     actor: str
-    pets: int  # animals that have not been restored
+    pets: int  # the number of animals that have not been restored
 
 
 class Removed(NamedTuple):
-    """Animals that were just removed. The id is None if there were none."""
+    """The result of a removal. The id is None if no animals were removed."""
 
     removal_id: str | None
     pets: list[Pet]
 
 
 class RemovedPet(NamedTuple):
-    """An animal as it was when it was removed, and its removal."""
+    """A removed animal, as it was before its removal."""
 
     pet: Pet
     removal: Removal
@@ -197,19 +197,19 @@ def is_status(value: object) -> TypeGuard[PetStatus]:
 def changed_pet(pet: Pet, changes: PetChanges, base: Pet | None = None) -> Pet:
     """Returns the animal with the changes. `base` is the animal as the operator saw it.
 
-    Raises Conflict, and InvalidBody for values that no animal may have.
+    Raises Conflict, and InvalidBody if a new value is not valid.
     """
     new = given(changes)
     new_pet(msgspec.to_builtins(msgspec.structs.replace(pet, **new)))
     return edited(pet, new, base, PET_UNITS)
 
 
-# Returns an error message for these unknown members.
+# A function that returns the error message for these unknown members.
 UnknownMembersFault = Callable[[Sequence[str]], str]
 
 
 def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None) -> NewPet:
-    """Parses the body of a create request. Raises InvalidBody with a message that names every invalid member.
+    """Parses the body of a create request. Raises InvalidBody, whose message names every invalid member.
 
     Ignores unknown members, including `id`, unless `unknown_fault` is given.
     """
@@ -217,9 +217,9 @@ def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None)
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _strictly(body, unknown_fault)
-    # msgspec is several times faster than the strict parser, but accepts duplicate members. Without escapes, name and
-    # categoryId take six quotes, and status takes four more. With any other number of quotes, there may be a duplicate,
-    # so the strict parser decides.
+    # msgspec is several times faster than the strict parser, but accepts duplicate members. A body without escapes has
+    # six quotes for name and categoryId, and four more for status. If the number of quotes differs, a member may be
+    # duplicated, so use the strict parser.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
         return _strictly(body, unknown_fault)
     name = plain.name
@@ -238,7 +238,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
-    """Parses a JSON object in UTF-8, without NaN and without duplicate members. Raises InvalidBody."""
+    """Parses a JSON object. Raises InvalidBody, including for invalid UTF-8, NaN and duplicate members."""
     if not body:
         raise InvalidBody
     repeated = _Repeated()
@@ -256,7 +256,7 @@ def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     except json.JSONDecodeError as error:
         raise InvalidBody(f"The body is not valid JSON at {_place(text[: error.pos])}.") from None
     except _NotANumber:
-        # The JSON before the constant is valid, so it is the first constant outside a string.
+        # The JSON before the constant is valid, so look for the first constant outside a string.
         start = next(found.start(1) for found in _CONSTANT(text) if found[1])
         place = _place(text[:start])
         raise InvalidBody(f"The body is not valid JSON at {place}: NaN and Infinity are not JSON.") from None
@@ -273,7 +273,7 @@ class _NotANumber(Exception):
 
 
 def _place(before: str) -> str:
-    """Returns the position after a text, as an editor shows it."""
+    """Returns the line and the column at the end of a text, counted from 1."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
@@ -285,7 +285,7 @@ _TO_STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")  # 1 and -
 
 
 def _is_too_deep(body: bytes) -> bool:
-    """Whether the body is nested too deeply. Python's limit differs: 3.14 decodes bodies that older versions refuse."""
+    """Whether the body is nested too deeply. Python has a limit, but it differs between versions."""
     if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
         return False
     steps = _STRING.sub(b"", body).translate(_TO_STEPS, _NO_BRACKETS)
@@ -293,13 +293,13 @@ def _is_too_deep(body: bytes) -> bool:
 
 
 class _Repeated:
-    """Collects the names of duplicate members. A duplicate in a nested object is recorded as the empty name."""
+    """Collects the names of duplicate members. Duplicates in nested objects are recorded as an empty name."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
     def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Called by the decoder for each object, after the objects nested in it."""
+        """Called by the decoder for each object. Nested objects come first."""
         within = {""} if self.names else set()
         members = dict(pairs)
         if len(members) != len(pairs):
@@ -314,13 +314,13 @@ def new_pet(
 ) -> NewPet:
     """Validates a new animal. Raises InvalidBody.
 
-    Without `unknown_fault`, unknown members are ignored unless they are repeated.
+    If `unknown_fault` is None, unknown members are ignored unless they are duplicated.
     """
     known = NewPet.__struct_encode_fields__
     unknown = [member for member in members if member not in known] if unknown_fault else []
     name, category_id = members.get("name", _MISSING), members.get("categoryId", _MISSING)
     status = members.get("status", "available")
-    # Check the common case first, and build the message only if something is wrong.
+    # Check everything first, because most requests are valid. Build the message only if something is wrong.
     if (
         type(name) is str
         and 0 < len(name) <= NAME_MAX
@@ -380,16 +380,16 @@ def _no_constant(_: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) < 40 else math.inf  # int() raises an exception for thousands of digits
+    return int(digits) if len(digits) < 40 else math.inf  # int() rejects thousands of digits
 
 
 def _number(text: str) -> int | float:
-    """Parses a number with a decimal point or an exponent. Like JSON Schema, treats 1.0 and 1e2 as integers.
+    """Parses a number with a decimal point or an exponent. Accepts 1.0 and 1e2 as integers, like JSON Schema.
 
-    Uses Decimal because a float would lose digits.
+    Uses Decimal, because a float would lose precision.
     """
     try:
         exact = Decimal(text)
         return int(exact) if abs(exact) < 2**64 and exact == int(exact) else math.inf
-    except ArithmeticError:  # the exponent is too large
+    except ArithmeticError:  # for example, the exponent is too large
         return math.inf

@@ -1,4 +1,4 @@
-"""The plans and their limits."""
+"""Plans and their rate limits."""
 
 from typing import Literal, NamedTuple
 

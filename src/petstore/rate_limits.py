@@ -1,8 +1,8 @@
-"""The rate limits and bans of a key. Pure functions on whole milliseconds.
+"""Rate limits and bans, as pure functions. Times are whole milliseconds.
 
-Windows are fixed and start with the first request counted in them. An admitted request counts in both the minute and
-the day window, and clears the strikes. A refused request counts in neither window, and is a strike. Too many
-consecutive strikes ban the key. Each further ban within a day is twice as long.
+Windows have a fixed length and start with the first request counted in them. An admitted request counts toward both the
+minute window and the day window, and clears the strikes. A refused request counts toward neither, and is a strike. A
+key with too many consecutive strikes is banned. Each further ban within a day is twice as long.
 """
 
 from enum import IntEnum
@@ -16,13 +16,13 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the highest default threshold
+STRIKES_MAX = 1_000  # the maximum of the default threshold
 
 Window = Literal["minute", "day"]
 
 
 class Windows(NamedTuple):
-    """The state of a key that a gate stores between requests, without its admission counts."""
+    """The state that the gate stores for each key, except for its admission counts."""
 
     minute_start: int = 0
     minute_used: int = 0
@@ -35,7 +35,10 @@ class Windows(NamedTuple):
 
 
 class BanPolicy(NamedTuple):
-    """A key with more than `threshold` strikes is banned. 0 means the key's limit per minute, up to STRIKES_MAX."""
+    """When to ban a key and for how long. `length` and `ceiling` are in milliseconds.
+
+    A key with more than `threshold` strikes is banned. 0 means the key's per-minute limit, at most STRIKES_MAX.
+    """
 
     length: int = 60 * SECOND
     ceiling: int = 3600 * SECOND
@@ -49,9 +52,9 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The decision about a request, with the values for the headers. `wait` becomes Retry-After.
+    """The decision about a request, with the values for the rate-limit headers. `wait` becomes Retry-After.
 
-    Times are in milliseconds. If the request is refused, `reset` is the time when a request will be admitted again.
+    Times are in milliseconds. If the request is refused, `reset` is the time from which requests are admitted again.
     """
 
     outcome: Outcome
@@ -63,7 +66,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Used(NamedTuple):
-    """The requests counted in a key's open windows, and the end of its ban in milliseconds, or 0."""
+    """The requests counted in a key's open windows, and when its ban ends, in milliseconds (0 if not banned)."""
 
     minute: int
     day: int
@@ -74,11 +77,11 @@ ADMITTED: Final = Outcome.ADMITTED
 LIMITED: Final = Outcome.LIMITED
 BANNED: Final = Outcome.BANNED
 
-_new = tuple.__new__  # creates a named tuple twice as fast as its class
+_new = tuple.__new__  # twice as fast as calling the named tuple's class
 
 
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
-    """Decides on one request with a key. Returns the windows to store, which are `w` itself if nothing changed."""
+    """Decides on one request with a key. Returns the decision, and the windows to store (`w` if nothing changed)."""
     minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
 
@@ -87,7 +90,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
             return w, _refusal(BANNED, w, limits, now)
         ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # If a window starts further in the future than its length, the clock was set back, and the window is not open.
+    # A window that starts further in the future than its own length is not open; the clock must have been set back.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute
@@ -119,10 +122,10 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 
 
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
-    """Returns a refusal with the exhausted window that reopens last, or with the ban if it ends later.
+    """Returns a refusal that describes the exhausted window that ends last, or the ban if it ends even later.
 
     Windows that are over have an end in the past, so they are never chosen. Windows in the future are included, because
-    they would refuse the client's next request.
+    the client's next request would be refused because of them.
     """
     minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
     per_minute, per_day = limits
@@ -136,7 +139,7 @@ def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision
 
 
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
-    """Decides on one request from an address. Returns the start and the use of its window, and the decision."""
+    """Decides on one request from an address. Returns the window's start and count to store, and the decision."""
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
     reset = start + MINUTE
@@ -146,7 +149,7 @@ def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int
 
 
 def used(w: Windows, now: int) -> Used:
-    """Returns how much a key has used of its windows at the time `now`."""
+    """Returns how many requests count in a key's windows at the time `now`, and when its ban ends."""
     return Used(
         minute=w.minute_used if -MINUTE < now - w.minute_start < MINUTE else 0,
         day=w.day_used if -DAY < now - w.day_start < DAY else 0,
@@ -155,5 +158,5 @@ def used(w: Windows, now: int) -> Used:
 
 
 def lifted(w: Windows) -> Windows:
-    """Returns the windows without strikes, the ban and the number of earlier bans."""
+    """Returns the windows after removing the ban, the strikes and the number of earlier bans."""
     return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)

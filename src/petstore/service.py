@@ -39,19 +39,19 @@ from petstore.web.app import App
 from petstore.web.client_address import is_in, networks
 from petstore.web.requests import FIELDS
 
-FLUSH_EVERY = 5  # seconds between two writes of usage to the store
-ERRORS_EVERY = 2  # seconds between two writes of recent errors, so that operators see them within five seconds
-EXPIRING_SECONDS = 14 * 86_400.0  # how long before its expiry a key is counted as expiring
-COLLECT_ALL_EVERY = 300  # seconds between two collections of all keys' admissions, which take 20 µs per key
+FLUSH_EVERY = 5  # seconds between writes of usage to the store
+ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should see them within five seconds
+EXPIRING_SECONDS = 14 * 86_400.0  # a key counts as expiring this long before it expires
+COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions, which take 20 µs per key
 DESCRIPTORS_MAX = 65_536
-DESCRIPTORS_RESERVED = 128  # for files, backends and listening sockets
+DESCRIPTORS_RESERVED = 128  # file descriptors for files, backends and listening sockets
 
 
 class Service:
     """One worker: the app, its backends, and the periodic tasks."""
 
     def __init__(self, settings: Settings, *, supervised: bool, certificate_expires: float | None = None) -> None:
-        """If `supervised`, the parent is our main process, and the worker exits if the parent dies."""
+        """`supervised` means that the parent is our main process. The worker then exits if its parent dies."""
         self._settings = settings
         self._supervised = supervised
         self._certificate_expires = certificate_expires
@@ -63,19 +63,19 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # includes usage left by a killed worker
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # including usage from killed workers
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
-        # Everything that is loaded by now stays loaded, so the garbage collector does not need to scan it.
+        # Everything loaded so far stays in memory, so the garbage collector does not need to scan it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        # The writer's thread waits 20 µs instead of 5 ms for the interpreter lock. This makes creates 1.07× as fast.
+        # Let the writer thread wait 20 µs instead of 5 ms for the interpreter lock. Creates become 7% faster.
         sys.setswitchinterval(0.00002)
         return self.app
 
     async def stop(self) -> None:
-        """Stops the worker. Finishes all queued writes and writes the usage."""
+        """Stops the worker after finishing all queued writes and writing its usage."""
         self._housekeeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._housekeeping
@@ -99,7 +99,7 @@ class Service:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if self._supervised and os.getppid() != parent:  # an orphan would keep the port forever
+            if self._supervised and os.getppid() != parent:  # otherwise the orphan would hold the port forever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             now = time.perf_counter()
@@ -115,13 +115,13 @@ class Service:
                 self._flushing_errors = asyncio.create_task(self._flush_errors())
 
     async def _flush_usage(self, *, of_all: bool) -> None:
-        """Writes all measures with the same time, so that errors are usually in the same bar as their admissions."""
+        """Writes the usage. All measures get the same time, so that charts show errors and admissions in one bar."""
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
-        with bugs_logged(), contextlib.suppress(Unavailable):  # the gate keeps the totals for the next call
+        with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the gate keeps the totals
             await self._backends.collect_admissions(now, seen)
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep the usage for the next call
+            with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the counters keep the usage
                 await counters.flush(now)
         if of_all:
             await self._count_expiring_keys(now)
@@ -133,17 +133,17 @@ class Service:
 
     async def _flush_errors(self) -> None:
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # the counters keep the errors for the next call
+            with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the counters keep the errors
                 await counters.flush_errors()
 
 
 def measure_node(settings: Settings) -> None:
-    """Sets the gauges that have the same value for all workers of this node."""
+    """Sets the gauges that describe the node rather than a worker."""
     embedded_store, embedded_gate = settings.store is None, settings.gate is None
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # with PostgreSQL, the file may be left over from an earlier embedded store
+    if embedded_store:  # with PostgreSQL, the file would be left over from an earlier embedded store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -160,12 +160,12 @@ def measure_node(settings: Settings) -> None:
 
 def serve(settings: Settings) -> None:
     """Runs the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # held even while no worker runs
-        # Load the certificate before the fork, because its file may have changed when a worker is replaced.
+    with shared_lock(settings.data):  # held even while no worker is running
+        # Load the certificate before forking, because its file may have changed by the time a worker is replaced.
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        predecessor = Handover.from_environment()  # must come after everything that can fail (keep_previous_workers)
+        predecessor = Handover.from_environment()  # after everything that can fail; see keep_previous_workers
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
@@ -173,10 +173,10 @@ def serve(settings: Settings) -> None:
 
 
 def keep_previous_workers(error: Exception) -> None:
-    """Handles the failure of a reload after its `exec`, for example if a file has changed since the trial start.
+    """Handles a reload that fails after its `exec`, for example because a file has changed since the trial start.
 
-    Starts new workers that fail with the error, so that the supervisor abandons the reload and keeps the previous
-    workers. Raises the error if this is not a reload.
+    Starts workers that fail immediately with the error, so that the supervisor abandons the reload and keeps the
+    previous workers. Raises the error if this is not a reload.
     """
     predecessor = Handover.from_environment()
     if predecessor is None:
@@ -191,7 +191,7 @@ def keep_previous_workers(error: Exception) -> None:
 
 
 def new_backends(settings: Settings) -> list[str]:
-    """Returns `store` or `gate` or both if they differ from those of the running service. Only for a trial start."""
+    """Returns which of `store` and `gate` differ from the running service. Only for a trial start."""
     running = running_digests()
     return [name for name, digest in _digests_of(settings).items() if running.get(name, digest) != digest]
 
@@ -202,7 +202,7 @@ def _digests_of(settings: Settings) -> dict[str, str]:
 
 
 def _expiry_of(settings: Settings, tls: ssl.SSLContext | None) -> float | None:
-    """Returns when the certificate in use expires, or None without TLS or if its file has just been replaced."""
+    """Returns when the certificate in use expires, or None if TLS is off or the file has just been replaced."""
     if tls is not None and settings.tls_cert is not None:
         with contextlib.suppress(OperatorError):
             return served_expiry(tls, settings.tls_cert, expired_too=True)
@@ -230,7 +230,7 @@ def _work(
 
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
-    """Returns a server with the limits from the settings and from the number of file descriptors."""
+    """Returns a server. Its limits depend on the settings and on the number of available file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
     if soft < wanted:
@@ -248,9 +248,9 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
 
 
 def check_console_packages() -> None:
-    """Raises OperatorError if a package that the console requires is not installed."""
+    """Raises MissingPackage if a package that the console requires is not installed."""
     try:
-        import python_multipart  # noqa: F401  # Starlette imports it only for the first form, which is too late
+        import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
 
         import petstore.console.app  # noqa: F401  # imports the others
     except ImportError as error:
@@ -260,7 +260,7 @@ def check_console_packages() -> None:
 def serve_console(settings: Settings, service_url: str, greet: Callable[[str], None]) -> None:
     """Runs the console until a signal stops it. Calls `greet` with the sign-in URL. Raises OperatorError.
 
-    `service_url` is the address of the service in a browser.
+    `service_url` is the service's address, for links in the console.
     """
     import uvloop
 
@@ -291,9 +291,9 @@ class AsgiService:
     """The service as an ASGI application, for any server that supports the lifespan protocol."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises OperatorError."""
+        """Raises OperatorError if the certificate is not valid."""
         expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
-        # Not supervised, because the parent may be a shell that ends before the server.
+        # Not supervised, because the parent may be a shell that exits before the server does.
         self._service = Service(settings, supervised=False, certificate_expires=expires)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
@@ -306,7 +306,7 @@ class AsgiService:
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # without a message, the server would assume that the app has no lifespan
+            except Exception as error:  # if this were raised, the server would assume that lifespan is not supported
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

@@ -1,4 +1,4 @@
-"""The operator's settings, in one frozen object, and their validation. See docs/reference/settings.md."""
+"""The operator's settings, as one immutable object, and their validation. See docs/reference/settings.md."""
 
 import ipaddress
 import re
@@ -14,9 +14,9 @@ from petstore.keys import LIMIT_MAX, Environment
 from petstore.usage import USAGE_DAYS
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
-HOST_MAX = 300  # characters of a host name with its port; DNS names are shorter
+HOST_MAX = 300  # characters in a host name with its port; DNS names are shorter
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# The minimum and maximum of each number.
+# The minimum and maximum of each numeric setting.
 RANGES = {
     "port": (1, 65_535),
     "workers": (1, 256),
@@ -24,7 +24,7 @@ RANGES = {
     "connections_per_address": (1, 10**6),
     "ban_seconds": (1, 10**9),
     "ban_ceiling": (1, 10**9),
-    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's limit per minute
+    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit
     "postgres_pool": (1, 1_000),
     "usage_days": (31, 100_000),
 }
@@ -63,11 +63,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_base(self) -> str:
-        """Returns the prefix of links: the public address, or nothing, so that links are path-absolute."""
+        """Returns the prefix for links: the public address or, if there is none, an empty string."""
         return (self.public_url or "").rstrip("/")
 
     def base_url(self, environment: Environment) -> str:
-        """Returns the base address of an environment as clients see it, including the version segment."""
+        """Returns an environment's base address as clients see it, including the version segment."""
         if environment == "staging" and self.staging_url is not None:
             return self.staging_url.rstrip("/") + BASES["live"]
         return self.public_base + BASES[environment]
@@ -115,7 +115,7 @@ def _check_networks(option: str, networks: tuple[str, ...]) -> None:
 
 
 def check_base_url(option: str, url: str | None) -> None:
-    """Raises OperatorError for an address that cannot precede the version segment."""
+    """Raises OperatorError if appending the version segment to this URL would not give a valid base address."""
     if url is None:
         return
     if not url.isascii():
@@ -128,7 +128,7 @@ def check_base_url(option: str, url: str | None) -> None:
 
 
 def is_base_url(url: str) -> bool:
-    """Whether a URL consists of a scheme, a host and optionally a port and a path."""
+    """Whether a URL consists only of a scheme, a host, and optionally a port and a path."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -139,9 +139,9 @@ def is_base_url(url: str) -> bool:
 
 
 def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
-    """Whether a request with this Host header is for --staging-url.
+    """Whether this Host header matches --staging-url.
 
-    The host names must match. The ports must also match if --staging-url has a port or --public-url has the same name.
+    The ports must match only if --staging-url has a port or --public-url has the same host name.
     """
     return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
 
@@ -167,10 +167,10 @@ def _name(url: SplitResult) -> str:
 
 
 def without_password(url: str) -> str:
-    """Removes passwords from the login and the query of a URL, for messages and the audit log.
+    """Removes passwords from a URL's login and query, for messages and the audit log.
 
     Returns `scheme://…` if the URL is ambiguous. If a password contains an unescaped `/`, `?`, `#` or `@`, the parser
-    mistakes part of it for the host, the port, the path or the query.
+    would mistake part of it for the host, the port, the path or the query.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:

@@ -1,4 +1,4 @@
-"""Usage: requests counted per key and interval, and the time spans in which usage is shown."""
+"""Usage: requests counted per key and time interval, and the time spans for which it is shown."""
 
 import calendar
 import re
@@ -10,9 +10,9 @@ from urllib.parse import quote
 from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# The measures of a key. The gate counts `admitted`; workers count the others. `admitted` includes errors.
+# The measures of a key. The gate counts `admitted`, which includes errors. Workers count the others.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures of requests without a valid key. Workers count each request in exactly one of them.
+# The measures for requests without a valid key. Workers count each request in exactly one measure.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -27,16 +27,16 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Usage per key and day, and total usage per hour, is kept forever. Usage in shorter intervals is kept for these times.
+# Usage per key and day and total usage per hour are kept forever. Usage for shorter intervals is kept this long.
 MINUTES_KEPT = 2 * HOUR
-USAGE_DAYS = 400  # the default number of days for which usage per key and hour is kept
+USAGE_DAYS = 400  # by default, usage per key and hour is kept for this many days
 TOTAL_MINUTES_KEPT = 26 * HOUR
-RECENT_ERRORS = 20  # errors kept for each key
-PATH_MAX = 200  # characters kept of a path
+RECENT_ERRORS = 20  # number of errors kept for each key
+PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """One measure of one key, in the interval that began at `start` (Unix seconds)."""
+    """The number of requests in one measure for one key, in the interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -45,7 +45,7 @@ class KeyUsage(NamedTuple):
 
 
 class OperationUsage(NamedTuple):
-    """One measure of one key and one operation, in the interval that began at `start` (Unix seconds)."""
+    """Like `KeyUsage`, but for one operation."""
 
     key_id: str
     start: int
@@ -55,9 +55,9 @@ class OperationUsage(NamedTuple):
 
 
 class AdmissionTotal(NamedTuple):
-    """How often the gate has admitted a key for an operation. The total only increases within an epoch.
+    """How many requests for an operation the gate has admitted with a key. Within an epoch, it never decreases.
 
-    A gate that has lost its totals starts a new epoch and counts from zero.
+    If a gate loses its totals, it starts a new epoch and counts from zero.
     """
 
     environment: Environment
@@ -68,7 +68,7 @@ class AdmissionTotal(NamedTuple):
 
 
 class RecentError(NamedTuple):
-    """A request with a key that was refused or failed. `path` is a result of `path_to_keep`."""
+    """A request with a valid key that was refused or failed. `path` comes from `path_to_keep`."""
 
     key_id: str
     at: float
@@ -80,7 +80,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """One measure of all keys together, or of requests without a valid key."""
+    """The number of requests in one measure for all keys together, or for requests without a valid key."""
 
     start: int
     measure: Measure
@@ -88,7 +88,7 @@ class TotalUsage(NamedTuple):
 
 
 class KeyTotal(NamedTuple):
-    """The requests of one key in a time span."""
+    """One key's requests in a time span."""
 
     key_id: str
     admitted: int
@@ -102,21 +102,21 @@ class KeyTotal(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A time span of whole intervals that ends now, and how it is shown in tables and charts."""
+    """A time span that ends now, and how it is divided into intervals for tables and charts."""
 
     length: int
-    interval: Interval  # the interval of the rows that are summed per key
+    interval: Interval  # of the rows that are summed up for each key
     bar: int  # seconds per bar in the chart of all requests
-    total_interval: Literal[60, 3600]  # the interval of the rows in that chart
+    total_interval: Literal[60, 3600]  # of the rows in that chart
     key_bar: int  # seconds per bar in the chart of one key
-    usage_interval: Interval  # the interval of the rows in that chart
+    usage_interval: Interval  # of the rows in that chart
 
     def since(self, now: float) -> int:
         """Returns the start of the span. Its last interval contains `now`."""
         return int(now) // self.interval * self.interval + self.interval - self.length
 
     def bars(self, now: float, seconds: int) -> list[int]:
-        """Returns the start of each bar of `seconds` seconds. The last bar contains `now`."""
+        """Returns the start times of the bars, each `seconds` long. The last bar contains `now`."""
         return list(range(self.since(now), int(now) + 1, seconds))
 
 
@@ -130,14 +130,14 @@ SPANS: dict[SpanName, Span] = {
 
 
 def path_to_keep(path: str) -> str:
-    """Returns the path without keys, in printable ASCII, and shortened to fit in a table."""
+    """Returns the path as printable ASCII, without API keys, and truncated to fit in a table."""
     # Remove keys before shortening, because a truncated key would not be recognised.
     kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"
 
 
 def calendar_month(text: str) -> tuple[Span, int]:
-    """Returns the span of a month in UTC, such as 2026-10, and its last second. Raises ValueError."""
+    """Returns the span of a month (UTC) such as `2026-10`, and its last second. Raises ValueError."""
     if not _MONTH(text):
         raise ValueError(f"{text!r} is not a month; write it like 2026-10.")
     year, month = int(text[:4]), int(text[5:])

@@ -1,16 +1,16 @@
-"""Formats times, counts, table cells and text from clients for operators."""
+"""Formats times, counts, table cells and client-supplied text for operators."""
 
 import re
 import time
 from datetime import UTC, datetime
 
-# Control characters, line separators, directional marks and lone surrogates, which a terminal or an editor may
-# interpret. All of them fit in four hexadecimal digits.
+# Control characters, line separators, directional marks and lone surrogates, which could confuse a terminal or an
+# editor. All of these fit in four hexadecimal digits.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, for example as `\\u001b`. Does not change the meaning of JSON on one line."""
+    """Escapes control characters, for example as `\\u001b`. Single-line JSON keeps its meaning."""
     return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -32,7 +32,7 @@ def parse_time(text: str) -> float:
 
 
 def duration_in_words(seconds: float) -> str:
-    """Formats a duration in the largest unit without a fraction: 30 days, 36 hours, 90 minutes, 10 seconds."""
+    """Formats a duration in the largest unit that divides it evenly: 30 days, 36 hours, 90 minutes, 10 seconds."""
     for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit and seconds % unit == 0:
             return counted(int(seconds // unit), noun)
@@ -44,5 +44,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Escapes a text for a CSV file, because a spreadsheet would execute a cell that begins like a formula."""
+    """Escapes a CSV cell that starts like a formula, so that spreadsheet programs do not execute it."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text

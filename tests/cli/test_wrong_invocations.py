@@ -82,7 +82,7 @@ WRONG = [
     ("backup", "Missing argument 'FILE|DIR'"),
     ("backup nowhere/a.zip", "nowhere: no such directory; create it first"),
     ("restore missing.zip", "missing.zip: No such file or directory"),
-    ("restore animals.csv --force", "not a backup of Petstore; nothing was changed"),
+    ("restore animals.csv --force", "not a Petstore backup; nothing was changed"),
     ("copy", "Missing option '--to-store' or '--to-store-file'"),
     ("copy --to-store mysql://db/x", "--to-store mysql: give postgresql://user@host/database, or a directory"),
     ("copy --to-store DIR --to-gate memcached://x", "--to-gate memcached: give redis://host:6379/0"),

@@ -178,14 +178,14 @@ def test_a_claim_beyond_the_free_space_is_refused(tmp_path: Path) -> None:
 def test_a_negative_claim_is_refused(tmp_path: Path, size: int) -> None:
     file = tmp_path / "forged.zip"
     forge(file, manifest_of(size), Zeros("live.db", 2048), Zeros("staging.db", 1))
-    assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
+    assert "is not a Petstore backup" in refused("restore", str(file), data=tmp_path / "data")
 
 
 @pytest.mark.parametrize("method", [12, 14], ids=["bzip2", "lzma"])
 def test_other_compression_methods_are_refused(tmp_path: Path, method: int) -> None:
     file = tmp_path / "forged.zip"
     forge(file, manifest_of(100), Zeros("live.db", 1), Zeros("staging.db", 1), method=method)
-    assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
+    assert "is not a Petstore backup" in refused("restore", str(file), data=tmp_path / "data")
 
 
 @pytest.mark.parametrize("flag", [1, 0x800], ids=["encrypted", "a name that is not UTF-8"])
@@ -199,7 +199,7 @@ def test_members_with_odd_flags_are_refused(tmp_path: Path, flag: int) -> None:
             content[at + offset : at + offset + 2] = flag.to_bytes(2, "little")
     file.write_bytes(content)
     seal(file)
-    assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
+    assert "is not a Petstore backup" in refused("restore", str(file), data=tmp_path / "data")
 
 
 def test_a_long_list_of_members_is_refused(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_long_list_of_members_is_refused(tmp_path: Path) -> None:
         counts = (0).to_bytes(4, "little") + (1).to_bytes(2, "little") * 2
         zeros.write(b"PK\x05\x06" + counts + size.to_bytes(4, "little") + bytes(4) + (64).to_bytes(2, "little"))
     seal(file)
-    assert "is not a backup of Petstore" in refused("restore", str(file), data=tmp_path / "data")
+    assert "is not a Petstore backup" in refused("restore", str(file), data=tmp_path / "data")
 
 
 # The private key of TLS

@@ -1,7 +1,8 @@
-"""The gate, which takes one atomic step in shared state for each request, and its protocol.
+"""The protocol of the gate, which makes one atomic decision in shared state for each request.
 
-`admit` checks the ban, the minute limit and the day limit. In the same step, it compares the version of the keys and
-returns the versions of the catalogue. A worker uses a cached page only if the page is valid for these versions.
+`admit` checks for a ban and enforces the limits per minute and per day. In the same step, it checks that the caller's
+copy of the key is current, and returns the versions of the catalogue. Workers use these versions to decide whether a
+cached page is still valid.
 """
 
 import ipaddress
@@ -17,11 +18,11 @@ from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
 from petstore.usage import AdmissionTotal
 
-# Files in the data directory. With a gate in Redis, the second file is used while Redis is unavailable.
+# Files in the data directory. If the gate is in Redis, the second file is used while Redis is unavailable.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
-VALID_SECONDS = 30 * 86_400  # how long `mark_valid` keeps a mark
-DIGEST_LENGTH = 16  # bytes of the digest in the name of a mark
+VALID_SECONDS = 30 * 86_400  # how long a mark set by `mark_valid` lasts
+DIGEST_LENGTH = 16  # how many bytes of the digest are used to name a mark
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
@@ -41,7 +42,7 @@ class Ban(NamedTuple):
 
 
 class Gate(Protocol):
-    """Every method except `close` raises Unavailable if the gate is unavailable. `now` is in Unix seconds."""
+    """The gate. All methods except `close` raise Unavailable if it is unavailable. `now` is in Unix seconds."""
 
     immediate: bool  # whether calls return without waiting for another machine
 
@@ -54,61 +55,61 @@ class Gate(Protocol):
         now: float,
         operation: OperationName,
     ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
-        """Decides on one request with a key. Returns the decision and the versions of the catalogue at that time.
+        """Decides on one request with a key. Returns the decision and the current versions of the catalogue.
 
-        If the request is admitted, the same step also counts it for the operation (see `admissions`).
+        An admitted request is counted for its operation in the same step (see `admissions`).
 
-        `keys_version` is the version at which the caller read `limits`. If a key has changed since then, the gate
-        decides and counts nothing and returns None. The caller then rereads the key.
+        `keys_version` is the version at which the caller read `limits`. If any key has changed since then, nothing is
+        counted and the result is None. The caller must then reread the key and try again.
         """
 
     def admit_address(self, environment: Environment, address: str, now: float) -> Awaitable[Decision]:
         """Decides on one request without a valid key."""
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        """Returns the decision that a request would get, without counting it."""
+        """Returns the decision for a request from this address, without counting it."""
 
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Increments the versions of these changes in one step. Values that workers cached earlier become stale."""
+        """Increments the version of each kind of change in one step, so that workers stop using cached values."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        """Marks the key with this digest as valid for 30 days, for all workers, or removes the mark."""
+        """Marks the key with this digest as valid for 30 days, or removes the mark. All workers see marks."""
 
     async def was_valid(self, digest: bytes) -> bool:
         """Whether a worker has marked the key with this digest as valid."""
 
     async def lift(self, key_id: str) -> bool:
-        """Ends a key's ban and forgets its earlier bans. Returns False if there are none."""
+        """Ends a key's ban and clears its earlier bans. Returns False if it had none."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        """Returns the windows of each key, in the order of the ids."""
+        """Returns each key's windows, in the order of the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        """Yields the windows of all keys in batches. A key may appear twice."""
+        """Yields all keys' windows in batches. A key may appear twice."""
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        """Replaces the windows of these keys but keeps their admission counts."""
+        """Replaces these keys' windows. Does not change their admission counts."""
 
     def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Yields the admission totals of these keys, or of all keys, in batches. A total may appear twice."""
+        """Yields admission totals in batches, for these keys or for all keys. A total may appear twice."""
 
     def degraded(self) -> bool:
-        """Whether the fallback is in use, so that limits apply per node."""
+        """Whether the fallback is in use. Limits then apply to each node separately."""
 
     async def sweep(self, now: float) -> None:
-        """Removes some of the expired records. Called about once a second."""
+        """Removes some expired records. Called about once a second."""
 
     async def close(self) -> None:
-        """Closes files and connections. Can be called at any time, and twice. Calls in flight get Unavailable."""
+        """Closes files and connections. Can be called repeatedly. Calls in flight raise Unavailable."""
 
 
 class GatePolicy(NamedTuple):
     """The operator's settings for the gate.
 
-    `given_clock` makes a gate in Redis use the `now` of each call, for tests. `counted` lists the operations for which
-    admissions are counted, in the order of their numbers.
+    `given_clock` is for tests. It makes a gate in Redis use the caller's `now` instead of the Redis clock. `counted`
+    lists the operations for which admissions are counted, ordered by number.
     """
 
     bans: BanPolicy = BanPolicy()
@@ -119,15 +120,15 @@ class GatePolicy(NamedTuple):
 
 
 def gate_file(url: str | None, data: Path) -> Path:
-    """Returns the LMDB file on this machine: the gate, or the fallback of a gate in Redis."""
+    """Returns the path of the LMDB file, which is the gate itself or the fallback for a gate in Redis."""
     return data / (GATE_FILE if url is None else FALLBACK_FILE)
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """Opens the gate at a URL, or the file in the data directory. Must be called in a running event loop.
+    """Opens the gate at the URL or, if it is None, in the data directory. Must be called in a running event loop.
 
-    Raises OperatorError if the URL is not valid or this version does not recognise the file, and Unavailable if the
-    file cannot be opened.
+    Raises OperatorError if the URL is not valid or if this version does not recognise the file. Raises Unavailable if
+    the file cannot be opened.
     """
     if url is None:
         from petstore.gate.lmdb import LmdbGate
@@ -151,7 +152,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
-    """Raises Unavailable."""
+    """Returns the active bans. Raises Unavailable."""
     found = {
         key_id: Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
         async for rows in gate.all_windows()
@@ -162,7 +163,7 @@ async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
 
 
 def bucket_of(address: str) -> bytes:
-    """Returns an IPv4 address, or the /64 network of an IPv6 address, because a client usually owns a whole network."""
+    """Returns an IPv4 address or, because a client usually has a whole /64 network, an IPv6 address's network."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

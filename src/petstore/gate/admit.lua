@@ -1,16 +1,16 @@
--- Executes one batch of calls from a worker. Redis runs no other command at the same time, so a batch is atomic, like a
--- transaction in lmdb.py. The rules are the same as in rate_limits.py, in the same order. A test compares both with
--- random requests.
+-- Executes one batch of calls from a worker. Redis runs nothing else in the meantime, so a batch is atomic, like a
+-- transaction in lmdb.py. The rules are the same as in rate_limits.py, in the same order. A test sends random requests
+-- to both and compares the results.
 --
--- ARGV[1]   the time in milliseconds. If empty, the clock of Redis is used, so that the clocks of nodes do not matter.
--- ARGV[2-4] the ban policy: length and ceiling in milliseconds, and the threshold. 0 means the key's limit per minute,
---           at most 1,000.
+-- ARGV[1]   the time in milliseconds. If empty, the script uses the Redis clock, so the nodes' clocks do not matter.
+-- ARGV[2-4] the ban policy: length and ceiling in milliseconds, and the threshold. A threshold of 0 means the key's
+--           per-minute limit, at most 1,000.
 -- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16 and 32 for staging. Empty
 --           in Redis Cluster, where the versions are in another slot and the worker has already compared them.
 -- ARGV[6]   the calls, 40 bytes each: the operation, the version of the keys at which the limits were read, the limits
---           per minute and per day, and the number of the API operation to count. For MARK, the limit per minute is the
---           lifetime of the mark in milliseconds; 0 removes the mark.
--- KEYS      the versions, unless ARGV[5] is empty, followed by the record of each call, in order
+--           per minute and per day, and the number of the API operation to count. For MARK, the per-minute limit is the
+--           mark's lifetime in milliseconds; 0 removes the mark.
+-- KEYS      the name of the versions record, unless ARGV[5] is empty, followed by the name of each call's record
 --
 -- Returns the six versions, unless ARGV[5] is empty, followed by 48 bytes for each call: outcome, window, limit,
 -- remaining, reset, wait.
@@ -22,14 +22,14 @@ local IN_MINUTE, IN_DAY = 0, 1
 local KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = 0, 1, 2, 3, 4, 5, 6
 
 local VERSIONS, VERSIONS_SIZE = '<i8i8i8i8i8i8', 48
-local VERSION_MAX = 2 ^ 53 -- Lua cannot add 1 to larger numbers
+local VERSION_MAX = 2 ^ 53 -- larger integers are not exact in Lua
 local CALL = '<i8i8i8i8i8'
 local CALL_SIZE = 40
--- The record of a key, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end,
--- bans, the environment as KEY_LIVE or KEY_STAGING, the epoch, and the counts in the order of the operations' numbers.
+-- A key's record, as in records.py: minute start, minute used, day start, day used, strikes, ban start, ban end, bans,
+-- the environment (KEY_LIVE or KEY_STAGING), the epoch, and one count per operation, ordered by number.
 local KEY = '<i8i8i8i8i8i8i8i8i8i8'
 local KEY_SIZE = 80 -- without the counts
-local WINDOWS_SIZE = 64 -- the shortest record: the eight numbers before the environment
+local WINDOWS_SIZE = 64 -- the shortest valid record: only the eight numbers before the environment
 local KEY_MAX = 4096 -- bytes; much larger than any valid record
 local COUNT, COUNT_SIZE = '<i8', 8
 local WINDOW, WINDOW_SIZE = '<i8i8', 16
@@ -41,15 +41,15 @@ local now = tonumber(ARGV[1]) or math.floor(microseconds / 1000)
 local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local reply = {}
 
--- Returns the bytes of a record, or an empty string if it does not exist or is not a string. A record that this script
--- cannot have written must not make the batch fail for other keys. It is treated as missing and replaced: its windows
--- start again, or all changes are announced.
+-- Returns a record's bytes, or an empty string if it does not exist or is not a string. One invalid record must not
+-- make the batch fail for other keys, so it is treated as missing and overwritten. As a result, a key's windows start
+-- again or, if the record contains the versions, all changes are announced.
 local function stored_bytes(name)
   local stored = redis.pcall('GET', name)
   return type(stored) == 'string' and stored or ''
 end
 
--- A new version is at least the current time, so that a version lost in a failover or an eviction is never reused.
+-- A new version is at least the current time, so that versions lost in a failover or an eviction are never reused.
 local versions = { 0, 0, 0, 0, 0, 0 }
 local announced = tonumber(ARGV[5])
 local records_from = announced and 1 or 0
@@ -77,9 +77,8 @@ local function open(start, length)
   return -length < age and age < length
 end
 
--- Returns the values for the headers of a refusal: window, limit, remaining and reset. They describe the exhausted
--- window that reopens last, or the ban if it ends later. Windows that are over have an end in the past, so they are
--- never chosen.
+-- Returns the header values for a refusal: window, limit, remaining and reset. They describe the exhausted window that
+-- ends last, or the ban if it ends even later. Windows that are over have an end in the past, so they are never chosen.
 local function refusal(outcome, w, per_minute, per_day)
   local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
   local day_end = w[4] >= per_day and w[3] + DAY or 0
@@ -92,7 +91,7 @@ local function refusal(outcome, w, per_minute, per_day)
   return IN_MINUTE, per_minute, 0, minute_end
 end
 
--- Decides on one request with a key. Returns whether `w` has changed, outcome, window, limit, remaining and reset.
+-- Decides on one request with a key. Returns whether `w` has changed, the outcome, window, limit, remaining and reset.
 local function admit(w, per_minute, per_day)
   local ban_start, ban_end = w[6], w[7]
   if now < ban_end then
@@ -136,7 +135,7 @@ local function admit(w, per_minute, per_day)
   return true, outcome, refusal(outcome, w, per_minute, per_day)
 end
 
--- Decides on one request from an address, which has one window. Returns the same values as `admit`.
+-- Decides on one request from an address, which has only one window. Returns the same values as `admit`.
 local function admit_address(w, per_minute)
   if not open(w[1], MINUTE) then w[1], w[2] = now, 0 end
   if w[2] >= per_minute then
@@ -146,10 +145,10 @@ local function admit_address(w, per_minute)
   return true, ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE
 end
 
--- If several calls in the batch use the same record, it is read once and written once.
+-- Caches records, so that each one is read and written only once even if several calls in the batch use it.
 local records, changed = {}, {}
 
--- Fills a record with zeros if its counts are missing.
+-- Pads a record with zeros up to the given size.
 local function padded(stored, size)
   if #stored >= size then return stored end
   return stored .. string.rep('\0', size - #stored)
@@ -178,8 +177,8 @@ local function address_record(name)
   return records[name]
 end
 
--- Counts an admission. A new epoch is the current time, so that it differs from every earlier epoch. Counts of
--- operations that only a newer version knows are kept.
+-- Counts an admission. A new epoch is the current time, so that it differs from all earlier epochs. Preserves the
+-- counts of operations that only newer versions know.
 local function count_admission(w, environment, number)
   if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
@@ -225,7 +224,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- Records of keys never expire, because their counts may not have been collected yet.
+-- Key records never expire, because their counts may not have been collected yet.
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then

@@ -1,4 +1,4 @@
-"""The gate's part of `petstore check`: checks the gate file, or the settings and the clock of Redis."""
+"""The gate's part of `petstore check`: checks the gate file, or the settings and the clock of the Redis servers."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ REDIS_TIMEOUT = 2.0  # seconds
 class GateReport(NamedTuple):
     faults: list[str]
     about: str
-    ahead: float = 0.0  # seconds by which the gate's clock is ahead of this machine's
+    ahead: float = 0.0  # how many seconds the gate's clock is ahead of this machine's
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
-    """Checks the gate file. `in_use` tells whether a process is using it."""
+    """Checks the gate file. `in_use` says whether a process is using it."""
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:
@@ -69,7 +69,7 @@ async def _check_server(name: str, link: "SingleLink") -> GateReport:
 
 
 def _lossy_settings(name: str, info: dict[str, str]) -> list[str]:
-    """Returns a message for each setting that makes Redis lose counters. Ignores settings that INFO does not report."""
+    """Returns a message for each Redis setting that could lose counters. Skips settings that INFO does not report."""
     faults = []
     if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
         faults.append(f"{name} evicts records when its memory is full: set maxmemory-policy noeviction")

@@ -1,4 +1,4 @@
-"""A gate in Redis with a fallback: local counters are used while Redis is unavailable."""
+"""A gate in Redis with a fallback: while Redis is unavailable, it uses local counters."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class FallbackGate:
-    """Uses Redis or, if it is unavailable, a file shared by the workers of this node. Limits then apply per node.
+    """Uses Redis or, if it is unavailable, a file shared by this node's workers. Limits then apply to each node.
 
-    The version of the keys in the file never equals the version in Redis. As a result, a worker rereads each key when
-    an outage begins and when it ends, and once a second during the outage. During an outage, every request gets unique
-    versions of the catalogue, so that no page is served from the cache.
+    The file's version of the keys never equals the version in Redis. As a result, a worker rereads each key when an
+    outage begins and when it ends. During an outage, workers also reread keys once a second. Every request then gets
+    unique versions of the catalogue, so that no page is served from the cache.
 
-    If one shard of a Cluster fails, the file is used only for the keys of this shard.
+    If one shard of a Cluster fails, the file is used only for that shard's keys.
     """
 
     immediate = False
@@ -35,7 +35,7 @@ class FallbackGate:
         self._shared = shared
         self._path = path
         self._policy = policy
-        self.fallback: LmdbGate | None = None  # opened when it is first needed
+        self.fallback: LmdbGate | None = None  # opened when first needed
         self._unique_version = itertools.count(-2, -1)
 
     async def admit(
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has already compared the version of the keys. The file has a
-                # different version, so the worker would reread the key forever.
+                # Only this key's shard is down, and Redis has already checked `keys_version`. Use the version in the
+                # file. Otherwise, the versions would never match, and the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -69,10 +69,10 @@ class FallbackGate:
         return await self._either(lambda gate: gate.keys_version(environment))
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Announces changes. During an outage, they reach only this node.
+        """Announces changes, which reach only this node during an outage.
 
-        Other nodes do not use cached pages during an outage, and reread keys every second. After the outage, the first
-        batch of each node announces all changes.
+        Other nodes do not need them. During an outage, they use no cached pages and reread keys every second. After the
+        outage, each node's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -101,7 +101,7 @@ class FallbackGate:
         await self._shared.put_windows(rows)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Yields the totals in the file first, because they are available even if Redis is not."""
+        """Yields the totals in the file first, because they can be read even if Redis is unavailable."""
         if self._path.exists():
             async for totals in self._open_fallback().admissions(key_ids):
                 yield totals
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. Raises `error` if Redis is available and only the queue is full."""
+        """Returns the fallback. If the error is QueueFull, raises it instead, because Redis is available."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

@@ -1,9 +1,9 @@
-"""The gate of a single machine: a memory-mapped LMDB file shared by the workers and the command line.
+"""The gate for a single machine: a memory-mapped LMDB file shared by the workers and the command line.
 
 LMDB's write lock makes each transaction atomic across processes, and is released if its holder is killed. The file is
-not synced while it is in use. The kernel holds the written pages, so only a power cut can lose counters (see
-recovery.py). The file is allocated before it is mapped, so that a full disk causes an error instead of a SIGBUS. The
-gate is used from one thread.
+not synced while it is in use. The kernel keeps the written pages, so only a power cut can lose counters (see
+recovery.py). Disk space is allocated before the file is mapped, so that a full disk causes an error and not a SIGBUS.
+The gate is not thread-safe.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records per transaction of a sweep; blocks the event loop for half a millisecond
+SWEEP_BATCH = 250  # records per transaction in a sweep; blocks the event loop for half a millisecond
 SWEEP_BATCHES_MAX = 40  # batches per sweep
-SWEEP_PERIOD = 120  # the number of sweeps, one per second, in which every record is checked
+SWEEP_PERIOD = 120  # sweeps, at one per second, that it takes to check every record
 READ_BATCH = 1_000
-STEPS_MAX = 100  # steps per transaction; other workers may have to wait for it, for about 300 µs
+STEPS_MAX = 100  # steps per transaction; these may block other workers for about 300 µs
 
-# The first byte of a record's name is its kind. Only addresses and marks expire (see _sweep).
+# The first byte of a record's name says what kind of record it is. Only addresses and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
 _versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
@@ -67,7 +67,7 @@ class LmdbGate:
         sweep_batch: int = SWEEP_BATCH,
         sweep_batches_max: int = SWEEP_BATCHES_MAX,
     ) -> None:
-        """Raises OperatorError if this version does not recognise the file, and Unavailable if it cannot be opened."""
+        """Opens the file. Raises OperatorError if this version does not recognise it, or Unavailable if that fails."""
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._counted = policy.counted
@@ -211,7 +211,7 @@ class LmdbGate:
             batches = (self._records_of(key_ids[start : start + READ_BATCH]) for start in starts)
         for rows in batches:
             yield [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
-            await asyncio.sleep(0)  # lets requests run between batches
+            await asyncio.sleep(0)  # handle requests between batches
 
     def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
         return self._transact(
@@ -219,7 +219,7 @@ class LmdbGate:
         )
 
     def _all_records(self) -> Iterator[list[tuple[str, bytes]]]:
-        """Yields the records of all keys in batches."""
+        """Yields all keys' records in batches."""
         start = KEY
 
         def work(txn: Any) -> list[tuple[str, bytes]]:
@@ -236,9 +236,9 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # The number of batches grows with the file, because requests without a key may come from many addresses.
+            # Check more records if the file is large, because requests without a key may come from many addresses.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
-            self._env.reader_check()  # LMDB keeps every page that a killed process could still be reading
+            self._env.reader_check()  # frees pages that LMDB is keeping for readers that were killed
         except lmdb.Error as error:
             raise self._failed(Unavailable(f"the gate file cannot be used: {error}")) from error
         for _ in range(min(batches, self._sweep_batches_max)):
@@ -255,7 +255,7 @@ class LmdbGate:
 
     @property
     def records(self) -> int:
-        """The number of records in the file."""
+        """Returns the number of records in the file."""
         return int(self._env.stat()["entries"])
 
     def _transact(self, work: Callable[[Any], T], *, write: bool = True) -> T:
@@ -267,9 +267,9 @@ class LmdbGate:
             return self._transact(work, write=write)
 
     def _resize(self, error: Exception) -> None:
-        """Enlarges the file if it is full, or maps the new size if another process has enlarged it.
+        """Enlarges the file if it is full. If another process has already enlarged it, maps the new size.
 
-        Raises Unavailable if the disk is full, and for every other LMDB error.
+        Raises DiskFull if the disk is full, and Unavailable for any other error.
         """
         if not isinstance(error, lmdb.MapFullError | lmdb.MapResizedError):
             raise self._failed(Unavailable(f"the gate file cannot be used: {error}")) from error
@@ -292,27 +292,27 @@ class LmdbGate:
 
 
 def new_versions() -> bytes:
-    """Returns initial versions. They start at the current time, so that no version of an earlier file is reused."""
+    """Returns the initial versions, which start at the current time so that they differ from any earlier file's."""
     return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
 class GroupCommit:
     """Runs all steps requested in one iteration of the event loop in one transaction.
 
-    With a transaction for each request, workers would often wait for each other's lock, and a worker that is preempted
-    while holding the lock would block the others. With a group commit, they take the lock once per iteration.
+    If each request had its own transaction, workers would often wait for each other, and a worker that was preempted
+    while holding the write lock would block the others. A group commit takes the lock only once per iteration.
     """
 
     def __init__(
         self, transact: Callable[[Callable[[Any], list[Any]]], list[Any]], *, steps_max: int = STEPS_MAX
     ) -> None:
-        """`transact` calls a function with a transaction, repeatedly if necessary, and returns its result."""
+        """`transact` runs a function in a transaction, retries it if necessary, and returns its result."""
         self._transact = transact
         self._steps_max = steps_max
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
-        """Calls `step` with a transaction and the values, possibly more than once. Returns a future with its result."""
+        """Calls `step` with a transaction and the values, and returns a future for its result. May call it twice."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._waiting.append((future, step, values))
@@ -332,7 +332,7 @@ class GroupCommit:
                     future.set_exception(error)
             return
         for (future, _, _), result in zip(steps, results, strict=True):
-            if not future.done():  # done if the request was cancelled
+            if not future.done():  # it is done if the request was cancelled
                 future.set_result(result)
 
 
@@ -341,7 +341,7 @@ def _address_name(environment: Environment, address: str) -> bytes:
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
-    """Checks `count` records from the name `start` on and removes expired ones. Returns the name to continue with."""
+    """Checks `count` records, beginning at the name `start`, and removes expired ones. Returns the next name."""
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
@@ -351,20 +351,20 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                 old = now - _address.unpack(value)[0] >= MINUTE
             elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
-            if kind == KEY:  # never expires, because its counts are needed; there is at most one per key in the stores
+            if kind == KEY:  # key records never expire, because their counts are needed; skip them
                 found = cursor.set_range(VALID)
             else:
-                found = cursor.delete() if old else cursor.next()  # a delete moves the cursor to the next record
+                found = cursor.delete() if old else cursor.next()  # delete() also moves to the next record
             count -= 1
         return bytes(cursor.key()) if found else b""
 
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """Opens the file, or creates it, and prevents other processes from opening or enlarging it. Raises OSError.
+    """Opens or creates the file, and keeps other processes from opening or enlarging it. Raises OSError.
 
-    LMDB truncates a file to the size that it maps. Without this lock, a process could read the size, another process
-    could enlarge the file, and the first process would then truncate it.
+    LMDB truncates the file to the size that it maps. Without this lock, another process could enlarge the file after
+    this one has read its size, and this process would then truncate it.
     """
     file = open_file(path)
     try:

@@ -1,7 +1,7 @@
-"""The binary record of a key, which is the same in both gates and in admit.lua.
+"""The binary record that stores a key's state. Both gates and admit.lua use the same format.
 
-New fields are only added at the end. Missing bytes are read as zeros, and unknown bytes at the end are kept. As a
-result, versions of the service with different numbers of operations can share a gate, and a new operation requires no
+New fields may be added only at the end. Missing bytes are read as zeros, and unknown bytes at the end are preserved.
+Versions of the service with different operations can therefore share a gate, and adding an operation does not require a
 migration.
 """
 
@@ -15,16 +15,16 @@ from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
-_origin = struct.Struct("<2q")  # the number of the environment and the epoch, which is 0 if nothing was counted
-_count = struct.Struct("<q")  # the admissions for one operation; stored in the order of the operations' numbers
+_origin = struct.Struct("<2q")  # the environment's index, and the epoch (0 if nothing has been counted)
+_count = struct.Struct("<q")  # the admissions for one operation; there is one count per operation, ordered by number
 _WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
 SIZE_MAX = 4096  # much larger than any valid record
-COUNT_MAX = 2**53  # Lua numbers are doubles
-# Returns a plain tuple. `admit` unpacks it anyway, and creating a named tuple would take as long as `admit` itself.
+COUNT_MAX = 2**53  # Lua numbers are doubles, which cannot represent all larger integers
+# Returns a plain tuple, because creating a named tuple would take as long as `admit` itself.
 unpack_fields = _windows.unpack_from
 
 
@@ -33,7 +33,7 @@ def unpack_windows(record: bytes) -> Windows:
 
 
 def pack_windows(w: Windows) -> bytes:
-    """Returns the first bytes of a record, before the counts."""
+    """Returns the beginning of a record, which contains the windows."""
     return _windows.pack(*w)
 
 
@@ -44,7 +44,7 @@ def with_windows(record: bytes, w: Windows) -> bytearray:
 
 
 def with_admission(record: bytes, w: Windows, environment: Environment, number: int) -> bytearray:
-    """Like `with_windows`, but also counts an admission for an operation. The first admission starts a new epoch."""
+    """Like `with_windows`, but also counts one admission for an operation. The first admission starts an epoch."""
     changed = bytearray(record)
     _windows.pack_into(changed, 0, *w)
     place = _COUNTS + number * _WIDTH
@@ -59,14 +59,14 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
 
 
 def valid_record(stored: bytes | None) -> bytes:
-    """Returns the stored record, or an empty record if it is missing or has an invalid size."""
+    """Returns the stored record, or an empty one if it is missing or has an invalid size."""
     return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """Returns the admission totals in a record. `names` are the operations in the order of their numbers.
+    """Returns the admission totals in a record. `names` are the operations, ordered by number.
 
-    Ignores invalid values, so that they do not prevent the collection of other keys' totals.
+    Ignores invalid values, so that one bad record does not prevent the collection of other keys' totals.
     """
     if len(record) < _COUNTS:
         return []
@@ -76,6 +76,6 @@ def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) ->
     counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
-        for name, count in zip(names, counts, strict=False)  # an earlier version may have counted fewer operations
+        for name, count in zip(names, counts, strict=False)  # other versions may count more or fewer operations
         if 0 < count < COUNT_MAX
     ]

@@ -1,13 +1,15 @@
 """Recovery of the gate file: decides whether it can be used after a crash, and whether this version can read it.
 
-The file is not synced while it is in use. A crash of a process loses nothing, because the kernel holds the pages. After
-a power cut, the file may contain a mix of old and new pages. LMDB can read it, but its counters may be wrong. To detect
-this, a note next to the file contains the boot id of the machine, or the word "synced" if the whole file is on disk.
+The file is not synced while it is in use. If a process crashes, nothing is lost, because the kernel still has the
+pages. After a power cut, the file may contain a mix of old and new pages. LMDB might read it without an error even
+though counters are wrong. To detect this, Petstore keeps a note next to the file. The note contains the machine's boot
+id, or the word "synced" if the whole file is on disk.
 
-- If the note has another boot id, or there is a note and LMDB cannot read the file, the file is damaged. It is renamed.
-- If LMDB can read the file, but its format record is missing or unknown, the file is refused and not changed.
-- If there is no note and LMDB cannot read the file, Petstore has never used it. The file is refused and not changed.
-- If the file is empty or has no records, the process that created it was killed. The next start initialises it.
+- If the note has a different boot id, the file is damaged and is renamed. The same applies if there is a note and LMDB
+  cannot read the file.
+- If LMDB can read the file but its format record is missing or unknown, Petstore refuses to use or change the file.
+- If there is no note and LMDB cannot read the file, Petstore has never used it and refuses to use or change it.
+- If the file is empty or has no records, the process that created it was killed. The next start initialises the file.
 """
 
 import contextlib
@@ -23,10 +25,10 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.files import read_text, replacing, sync
 from petstore.observability.logs import event
 
-# The format record is written in the transaction that creates the versions. Its name has the same first byte.
+# The format record is written in the same transaction as the initial versions. Its name starts with the same byte.
 FORMAT_RECORD, FORMAT = b"vformat", b"1"
 
-# Contents of the note other than a boot id.
+# What the note can contain instead of a boot id.
 SYNCED = "synced"
 UNKNOWN_BOOT = "unknown"  # the file is in use, but the boot id could not be read
 
@@ -34,26 +36,26 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def mark_in_use(path: Path) -> None:
-    """Writes the boot id to the note. Must be called before the file is opened for writing. Raises OSError."""
+    """Writes the boot id to the note. Must be called before opening the file for writing. Raises OSError."""
     _write_note(path, _boot_id())
 
 
 def mark_clean(path: Path) -> None:
-    """Syncs the file and updates the note. Must be called only if no process uses the file any more."""
-    with contextlib.suppress(OSError):  # otherwise the next start renames the file, which is safe
+    """Syncs the file and updates the note. Must be called only if no process is using the file."""
+    with contextlib.suppress(OSError):  # if this fails, the file may be renamed after a reboot, which is safe
         sync(path)
         _write_note(path, SYNCED)
 
 
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
-    """Whether the file cannot have been affected by a power cut. Reads only the note.
+    """Whether the file is safe from damage by a power cut. Reads only the note.
 
-    `in_use` tells whether a process is using the file. If so, the machine has not rebooted since the process opened it,
-    so an unknown boot id is the current one.
+    `in_use` says whether a process is using the file. If so, the machine cannot have rebooted since the note was
+    written, so an unknown boot id is treated as the current one.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # either the file is new and has no note, or opening the file will report the missing permission
+    except OSError:  # the file is new and has no note, or there is no permission, which opening the file will report
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
@@ -64,11 +66,11 @@ def was_used(path: Path) -> bool:
 
 
 def recover(path: Path) -> Path | None:
-    """Renames a damaged file, so that the gate starts with new counters. Returns the new path.
+    """Renames the file if it is damaged, so that the gate starts with new counters. Returns the new path.
 
-    Returns None if the file is usable or does not exist. Must be called only while no process uses the file.
-    Raises OperatorError if this version does not recognise the file, or if this user has no permission to write it. In
-    both cases, the file keeps its counters and bans.
+    Returns None if the file is usable or does not exist. Must be called only while no process is using the file.
+    Raises OperatorError if this version does not recognise the file, or if this user has no permission to read and
+    write it. In both cases, the file is not changed.
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
@@ -96,7 +98,7 @@ def check_format(path: Path) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
-        # If there is no lock file, no process has the file open, and reading it must not create a lock file.
+        # If there is no lock file, no process has the file open. Do not use locking then, so that none is created.
         lock = _lock_file(path).exists()
         with lmdb.open(str(path), subdir=False, readonly=True, lock=lock) as env, env.begin() as txn:
             is_new, found = env.stat()["entries"] == 0, txn.get(FORMAT_RECORD, b"")
@@ -112,14 +114,14 @@ def check_format(path: Path) -> None:
 def not_recognised(path: Path) -> OperatorError:
     return OperatorError(
         f"{path}: not a gate file that this version of Petstore recognises, so it was not changed;"
-        " move it away, or choose another --data"
+        " move it elsewhere, or choose another --data"
     )
 
 
 def readable(path: Path, *, in_use: bool = False) -> bool:
     """Whether LMDB can read the whole file. Reads it in a child process, because a damaged file can cause a SIGBUS.
 
-    If `in_use` is true, reads it under LMDB's lock, because other processes may be writing pages.
+    Set `in_use` if other processes may be writing to the file. It is then read with LMDB's locking enabled.
     """
     child = os.fork()
     if child == 0:
@@ -130,7 +132,7 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
-                    pass  # the cursor reads every page, because it copies each name and value
+                    pass  # copies each name and value, so every page is read
                 code = 0
         finally:
             os._exit(code)

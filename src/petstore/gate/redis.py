@@ -1,7 +1,7 @@
-"""The gate of several machines: a Lua script in Redis or Valkey, which uses the clock of Redis.
+"""The gate for several machines: a Lua script that runs in Redis or Valkey and uses the server's clock.
 
 The calls made in one iteration of the event loop are sent as one batch. Calls made while a batch is in flight form the
-next batch. Callers only await a future, so a cancelled caller cannot mix up the replies of other callers.
+next batch. Each caller only awaits a future, so cancelling one caller cannot mix up the replies to others.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from petstore.timeouts import CLIENT
 from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = CLIENT.gate
-PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a Redis that is down
-BATCH_MAX = 500  # calls per batch, during which Redis serves no other client
+PROBE_INTERVAL = 0.2  # seconds between attempts to reach Redis while it is down
+BATCH_MAX = 500  # calls per batch; Redis serves no other client while it runs a batch
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
 
 class QueueFull(Unavailable):
-    """Redis is available, but too many calls wait for it. The fallback is not used, as it would exceed the limits."""
+    """Too many calls are waiting for Redis. It is available, so using the fallback would exceed the limits."""
 
 
 class Batch:
@@ -44,7 +44,7 @@ class Batch:
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
         self.announced = 0  # one bit for each version
-        self.versions: list[asyncio.Future[Versions]] = []  # the callers that wait for the versions
+        self.versions: list[asyncio.Future[Versions]] = []  # the callers waiting for the versions
 
     def fail(self, error: Exception) -> None:
         futures: list[asyncio.Future[Any]] = [*(call.future for call in self.calls), *self.versions]
@@ -72,10 +72,10 @@ class RedisGate:
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
         self._next = Batch([])
-        self._now = 0.0  # the time of the latest call; used only with a given clock
+        self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
-        # Cached values may be stale after an outage or a failover, in which versions can get lost.
+        # Announce all changes after an outage or a failover, because versions may have been lost.
         self._announce_all = True
         self._closed = False
 
@@ -143,7 +143,8 @@ class RedisGate:
         return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
 
     async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        # Unlike GET, MGET does not fail for a record that is not a string. In a Cluster, it is limited to one slot.
+        # Unlike GET, MGET does not fail if a record is not a string. Use one MGET per key, because in a Cluster, all
+        # keys of an MGET must be in the same slot.
         replies = await self._send([("MGET", script.key_record(key_id)) for key_id in key_ids])
         return [(key_id, valid_record(stored)) for key_id, (stored,) in zip(key_ids, replies, strict=True)]
 
@@ -166,7 +167,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Does nothing, because records expire in Redis."""
+        """Does nothing, because Redis removes expired records."""
 
     async def close(self) -> None:
         self._closed = True
@@ -199,9 +200,9 @@ class RedisGate:
         return await call.future
 
     async def _versions_after(self, announced: int) -> Versions:
-        """Announces changes with the next batch and returns the versions.
+        """Announces changes in the next batch and returns the versions.
 
-        A batch stores all changes in one number, so they do not count toward the queue's limit.
+        Changes do not count toward the queue's limit, because a batch stores all of them in one number.
         """
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
@@ -217,7 +218,7 @@ class RedisGate:
             raise Unavailable("the gate is down")
 
     def _start_batches(self) -> None:
-        # The task starts in the next iteration of the event loop, so that its batch has all calls of this iteration.
+        # The task starts in the next iteration of the event loop, so its batch includes all calls from this iteration.
         if self._batches is None:
             self._batches = self._loop.create_task(self._run_batches())
 
@@ -235,7 +236,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, not an outage, so the callers get the exception itself
+                except Exception as error:  # a bug, not an outage, so let the callers raise the exception itself
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:
@@ -268,7 +269,7 @@ class RedisGate:
         failed.fail(error)
 
     def _go_down(self, outage: Unavailable) -> None:
-        """Makes every call fail immediately instead of timing out, until a probe succeeds."""
+        """Makes all calls fail immediately, instead of timing out, until a probe succeeds."""
         self._fail_waiting(outage)
         self._health.failed(outage)
         if self._probe is None:
@@ -282,7 +283,7 @@ class RedisGate:
                 with contextlib.suppress(Unavailable):
                     await self._run_batch(Batch([]))
                     answered = True
-        except Exception:  # a bug, not an outage, so the next call gets the exception itself
+        except Exception:  # a bug, not an outage, so let the next call raise the exception itself
             logger.exception("gate failed")
         finally:
             self._probe = None

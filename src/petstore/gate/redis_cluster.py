@@ -1,6 +1,6 @@
 """The link to a Redis Cluster: finds the shard that owns a slot, and handles shards that do not respond.
 
-A command that a shard may have executed is never resent, because it would count requests twice.
+A command that a shard may already have executed is never resent, because requests would be counted twice.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds for an exchange with one shard; delays the results of the other shards
+SHARD_TIMEOUT = 0.6  # seconds to wait for one shard; results from the other shards wait too
 SLOTS_TIMEOUT = 0.3  # seconds for a probe, or for loading the slots from one server
-REFRESH_INTERVAL = 0.2  # seconds between two refreshes while a shard is down or a slot has no owner
-REDIRECTS_MAX = 20  # redirects per command, because a slot may move several times
+REFRESH_INTERVAL = 0.2  # seconds between refreshes while a shard is down or a slot has no owner
+REDIRECTS_MAX = 20  # redirects to follow for one command; a slot may move several times
 
 _OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is used
 
@@ -30,18 +30,18 @@ _OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is used
 class ClusterLink:
     """Implements `Link`, which documents the methods.
 
-    The records are distributed over the shards, and the versions are in one slot. A script can use only one slot, so a
-    batch has two parts: first the versions, then the records. Calls with an outdated version of the keys are not sent,
-    so that nothing is counted for them.
+    Records are distributed over the shards, but all versions are in one slot. A script can access only one slot, so a
+    batch has two parts: first the versions, then the records. If a call has an outdated version of the keys, it is not
+    sent, so nothing is counted for it.
 
-    A shard that does not respond gets no commands until a probe succeeds. Until then, only its records are unavailable.
+    If a shard does not respond, it gets no more commands until a probe succeeds. Only its own records are unavailable.
     """
 
     def __init__(self, hosts: Sequence[ServerAddress], options: dict[str, Any]) -> None:
-        """`options` are the options of a redis-py connection, without host and port."""
+        """`options` are the arguments for a redis-py connection, without host and port."""
         self._hosts = hosts
         self._options = options
-        self._seeds = list(hosts)  # the servers from which to load the slots, the most reliable first
+        self._seeds = list(hosts)  # the servers from which to load the slots, in order of preference
         self._links: dict[ServerAddress, SingleLink] = {}
         self._owners: list[ServerAddress | None] = []  # the owner of each slot
         self._refreshed_at = 0.0
@@ -71,7 +71,7 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Returns the servers that store records, with a name for messages. Raises Unavailable."""
+        """Returns the servers that store records, by the name to show in messages. Raises Unavailable."""
         await self._ensure_slots()
         if None in self._owners:
             raise Unavailable("some slots have no owner")
@@ -106,7 +106,7 @@ class ClusterLink:
         self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
     ) -> list[ScriptResult | Unavailable]:
         results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
-        calls_of: dict[str, list[int]] = {}  # the numbers of the calls for each record
+        calls_of: dict[str, list[int]] = {}  # the indexes of the calls for each record
         for number, call in enumerate(calls):
             if not script.is_outdated(call, versions):
                 calls_of.setdefault(call.record, []).append(number)
@@ -127,9 +127,9 @@ class ClusterLink:
     # Exchanges
 
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
-        """Sends the commands to all shards concurrently. Returns the reply to each command, or its error."""
+        """Sends the commands to their shards concurrently. Returns a reply or an error for each command."""
         replies: list[Any] = [Unavailable("no shard of the gate owns this slot")] * len(commands)
-        commands_of: dict[ServerAddress, list[int]] = {}  # the numbers of the commands for each server
+        commands_of: dict[ServerAddress, list[int]] = {}  # the indexes of the commands for each server
         for number, name in enumerate(names):
             server = self._owners[_slot(name)]
             if server is not None:
@@ -155,9 +155,10 @@ class ClusterLink:
     async def _follow(
         self, server: ServerAddress, reply: Any, command: Command, if_moved: Command | None = None
     ) -> Any:
-        """Follows redirects and returns the reply of the current owner. Servers that redirect execute nothing.
+        """Follows redirects and returns the reply from the slot's current owner.
 
-        `if_moved` is sent instead of `command` to a new owner of the versions, which may not have the newest versions.
+        Resending is safe, because a server that redirects a command does not execute it. If the slot has moved to a new
+        owner, which may not have the newest versions, sends `if_moved` instead of `command`.
         """
         for _ in range(REDIRECTS_MAX):
             if not isinstance(reply, AskError):  # MovedError is a subclass
@@ -175,7 +176,7 @@ class ClusterLink:
     async def _exchange(
         self, server: ServerAddress, commands: Sequence[Command], if_new: IfNew | None = None
     ) -> list[Any]:
-        """Returns the reply to each command, or its error. See SingleLink.replies for `if_new`."""
+        """Returns a reply or an error for each command. See SingleLink.replies for `if_new`."""
         if server in self._down:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
@@ -185,9 +186,9 @@ class ClusterLink:
             self._mark_down(server, str(error))
             return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # The server was removed from the Cluster or is disconnected from it, so ask other servers for the slots.
+            # The server is no longer part of the Cluster or cannot reach it, so ask other servers for the slots.
             self._ask_last(server)
-            if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # each batch may get this reply
+            if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # every batch may get this reply
                 self._refresh_soon()
         return replies
 
@@ -204,14 +205,14 @@ class ClusterLink:
 
     async def _load_slots(self) -> None:
         """Loads the owners of the slots from the first seed that responds. Raises Unavailable if none responds."""
-        failure = Unavailable("no shard of the gate answers")
+        failure = Unavailable("no shard of the gate responds")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
                 async with time_limit(SLOTS_TIMEOUT):
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # within the caller's timeout, only some of the seeds can be asked
+                self._ask_last(server)  # there may not be enough time to ask all seeds
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
@@ -228,7 +229,7 @@ class ClusterLink:
     async def _close_unused_links(self) -> None:
         owners = set(self._owners)
         self._down &= owners
-        # A busy link stays open, because a slot may be moving to its server.
+        # Keep busy links open, because a slot may be moving to their servers.
         unused = [server for server, link in self._links.items() if server not in owners and not link.busy]
         await asyncio.gather(*(self._links.pop(server).close() for server in unused))
 
@@ -243,7 +244,7 @@ class ClusterLink:
             self._refresh_task = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        """Probes the shards that are down and loads the slots, until all shards respond and all slots have an owner."""
+        """Probes shards that are down and reloads the slots until all shards respond and all slots have an owner."""
         while True:
             try:
                 await asyncio.gather(*(self._probe(server) for server in self._down))
@@ -252,12 +253,12 @@ class ClusterLink:
                     return
             except Unavailable:
                 pass
-            except Exception:  # a bug must not end the task, because only this task marks a shard as up
+            except Exception:  # a bug must not end this task, because nothing else marks shards as up
                 logger.exception("gate failed")
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _probe(self, server: ServerAddress) -> None:
-        """Runs the script on no records. A PING would also succeed on a shard that rejects writes during a failover."""
+        """Runs the script without records. A PING would succeed even if a shard rejected writes during a failover."""
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
                 (reply,) = await self._link(server).replies([script.script_command([], "", (0, 0, 0), "", [])])
@@ -268,7 +269,7 @@ class ClusterLink:
 
 
 def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | None]:
-    """Returns the owner of each slot in the reply to CLUSTER SLOTS."""
+    """Parses the reply to CLUSTER SLOTS and returns the owner of each slot."""
     owners: list[ServerAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in shards:
         server = (_host(host.decode() if host else "", asked_host), int(port))
@@ -277,7 +278,7 @@ def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | No
 
 
 def _host(named: str, asked_host: str) -> str:
-    """Returns the host of a server. If the server does not know its address, returns the address of the request."""
+    """Returns the host in a reply or, if the server does not know its own address, the host that was asked."""
     return asked_host if named in ("", "?") else named
 
 

@@ -1,4 +1,4 @@
-"""The protocol of a link to Redis, and the link to a single server or to the primary found by Sentinels.
+"""Links to Redis: the protocol, and the link to a single server or to the primary that Sentinels report.
 
 redis-py connects and authenticates. This module decides which commands to send and when to reconnect.
 """
@@ -16,8 +16,8 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 from petstore.timeouts import CLIENT
 
-SCAN_COUNT = 1_000  # names checked by one SCAN command
-# OSError includes TimeoutError. IncompleteReadError means that the server closed the connection during a reply.
+SCAN_COUNT = 1_000  # names that one SCAN command checks
+# OSError includes TimeoutError. IncompleteReadError means that the server closed the connection in mid-reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
 ServerAddress = tuple[str, int]  # host and port
@@ -25,26 +25,26 @@ IfNew = Callable[[], Sequence[Command]]
 
 
 class Link(Protocol):
-    """The connections to Redis. Every method raises Unavailable on failure, and the next call reconnects."""
+    """A link to Redis. If a method fails, it raises Unavailable, and the next call reconnects."""
 
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
-        """Runs one batch. Announces all changes on a new connection, whose server may not have the newest versions."""
+        """Runs one batch. On a new connection, announces all changes, because the server may have old versions."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """Yields the names of records in batches. A name may appear twice."""
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Returns the reply to each command. The second word of a command is the name of its record."""
+        """Sends the commands and returns their replies. The second word of each command must be a record's name."""
 
     async def close(self) -> None: ...
 
 
 def unavailable(error: Exception) -> Unavailable:
-    """Converts errors of redis-py and of the network to Unavailable.
+    """Converts redis-py errors and network errors to Unavailable.
 
-    Raises any other error. It is a bug, which is logged with its traceback and returned as a 500.
+    Reraises any other error. It is a bug, so it is logged with a traceback and the client gets a 500.
     """
     if isinstance(error, Unavailable):
         return error
@@ -55,7 +55,7 @@ def unavailable(error: Exception) -> Unavailable:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raises Unavailable if the block takes longer."""
+    """Raises Unavailable if the body takes longer than this."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -67,7 +67,7 @@ class SingleLink:
     """One connection to one server. After an error, the next command reconnects. `Link` documents the methods."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are the options of a redis-py connection. If there are Sentinels, they provide host and port."""
+        """`options` are the arguments for a redis-py connection. Host and port come from the Sentinels, if any."""
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
@@ -100,7 +100,7 @@ class SingleLink:
         return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
-        """Returns the servers that store records, with a name for messages. Raises Unavailable."""
+        """Returns the servers that store records, by the name to show in messages. Raises Unavailable."""
         return {"Redis": self}
 
     @property
@@ -108,15 +108,15 @@ class SingleLink:
         return self._lock.locked()
 
     async def command(self, *words: Any) -> Any:
-        """Returns the reply to one command. Raises Unavailable."""
+        """Sends one command and returns the reply. Raises Unavailable."""
         (reply,) = await self.send([words])
         return reply
 
     async def replies(self, commands: Sequence[Command], if_new: IfNew | None = None) -> list[Any]:
-        """Returns the reply to each command, in one exchange. Errors in replies are returned, not raised.
+        """Sends the commands together and returns their replies. Error replies are returned, not raised.
 
-        `if_new` returns the commands to send if the script has not been run on this connection yet, because the server
-        may not have the newest versions after a failover. Raises Unavailable.
+        If the script has not been run on this connection yet, sends the commands that `if_new` returns instead, because
+        the server may not have the newest versions after a failover. Raises Unavailable if the connection fails.
         """
         async with self._lock:
             try:
@@ -125,7 +125,7 @@ class SingleLink:
                     commands = if_new()
                 replies = await self._exchange(commands)
                 missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-                if missing:  # the server has not executed them, so they can be resent
+                if missing:  # these commands were not executed, so it is safe to resend them
                     repeated = await self._exchange([script.LOAD_SCRIPT, *(commands[number] for number in missing)])
                     for number, reply in zip(missing, repeated[1:], strict=True):
                         replies[number] = reply
@@ -140,12 +140,12 @@ class SingleLink:
             return replies
 
     async def close(self) -> None:
-        await self._disconnect(nowait=False)  # waits for the TLS shutdown
+        await self._disconnect(nowait=False)  # wait for the TLS shutdown
         if self._sentinels is not None:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """Returns the reply. For an error, disconnects, as the primary may have changed, and raises Unavailable."""
+        """Returns the reply. If it is an error, disconnects (the primary may have changed) and raises Unavailable."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -171,7 +171,7 @@ class SingleLink:
             options["host"], options["port"] = await self._sentinels.find_primary()
         self._connection = self._connection_class(**options)
         await self._connection.connect()
-        # redis-py has no public API to detect that the server has closed an idle connection.
+        # redis-py has no public way to detect that the server has closed an idle connection.
         self._reader: asyncio.StreamReader = self._connection._reader
 
     async def _disconnect(self, *, nowait: bool = True) -> None:
@@ -183,18 +183,18 @@ class SingleLink:
 
 
 class Sentinels:
-    """Sentinels, which know the primary of a service."""
+    """Asks Redis Sentinels which server is the primary of a service."""
 
     def __init__(self, servers: Sequence[ServerAddress], options: dict[str, Any], service: str) -> None:
-        """`options` are the options of a redis-py connection, without host and port."""
-        # In protocol 3, the reply would be a map.
+        """`options` are the arguments for a redis-py connection, without host and port."""
+        # With protocol version 3, the reply would be a map.
         self._links = [SingleLink({**options, "host": host, "port": port, "protocol": 2}) for host, port in servers]
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Asks the Sentinels in turn, starting with the Sentinel that answered last.
+        """Asks one Sentinel after another, starting with the last Sentinel that knew the primary.
 
-        Raises Unavailable if no Sentinel knows a primary that is up.
+        Raises Unavailable if none of the Sentinels knows a primary that is up.
         """
         cause = "it is down"
         for link in list(self._links):

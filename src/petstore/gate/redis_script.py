@@ -1,4 +1,4 @@
-"""Calls `admit.lua`: names the records, packs the arguments and unpacks the reply."""
+"""The interface to `admit.lua`: names its records, packs its arguments and unpacks its replies."""
 
 import asyncio
 import hashlib
@@ -18,20 +18,20 @@ from petstore.rate_limits import Decision, Outcome, Window, Windows
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
-# The versions, and a result for each call. The result is Unavailable if only the shard of this call failed.
+# The versions, and a result for each call. If one shard of a Cluster fails, its calls get Unavailable as their result.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
 LOAD_SCRIPT: Command = ("SCRIPT", "LOAD", SCRIPT)
-SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # identifies the script in Redis
+SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # Redis identifies scripts by SHA-1
 
-# The operations of the script on a record.
+# The operations that the script can perform on a record.
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
 KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
 OUTDATED = 3  # the outcome of a call with an old version of the keys
 
-# The number in the prefix is the version of the format. Change it whenever the format changes.
+# The number in the prefix is the version of the record format. Increment it whenever the format changes.
 PREFIX = "petstore/1/"
 VERSIONS_RECORD = f"{PREFIX}versions"
 VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
@@ -47,7 +47,7 @@ _OUTCOMES = tuple(Outcome)
 
 
 class ScriptCall(NamedTuple):
-    """One operation on one record, and the future of its caller."""
+    """One operation on one record, and the future for its result."""
 
     record: str
     operation: int
@@ -59,7 +59,7 @@ class ScriptCall(NamedTuple):
 
 
 def key_record(key_id: str) -> str:
-    """Returns the name of a key's record. The braces are a hash tag of Redis Cluster, which determines the slot."""
+    """Returns the name of a key's record. In Redis Cluster, the part in braces (the hash tag) determines the slot."""
     return f"{PREFIX}key/{{{key_id}}}"
 
 
@@ -78,7 +78,7 @@ def address_record(environment: Environment, address: str) -> str:
 def script_command(
     records: Sequence[str], now: str, bans: Sequence[int], announced: int | str, calls: Iterable[ScriptCall]
 ) -> Command:
-    """Returns the command that runs the script. `admit.lua` documents the arguments."""
+    """Returns the command that runs the script. The arguments are documented in `admit.lua`."""
     pack = _call.pack
     packed = [pack(each.operation, each.keys_version, each.per_minute, each.per_day, each.number) for each in calls]
     return ("EVALSHA", SCRIPT_SHA1, len(records), *records, now, *bans, announced, b"".join(packed))
@@ -106,11 +106,11 @@ def decision_of(result: ScriptResult) -> Decision:
 
 
 def is_outdated(call: ScriptCall, versions: Versions) -> bool:
-    """Whether a key has changed since the caller read the key's limits."""
+    """Whether any key has changed since the caller read this key's limits."""
     environment = _KEY_ENVIRONMENT.get(call.operation)
     return environment is not None and call.keys_version != versions[VERSION_NUMBER[environment, "keys"]]
 
 
 def put_command(key_id: str, w: Windows) -> Command:
-    """Returns the command that replaces the windows in a record and keeps the counts."""
+    """Returns the command that replaces the windows in a key's record without changing its counts."""
     return ("SETRANGE", key_record(key_id), 0, pack_windows(w))

@@ -1,4 +1,4 @@
-"""TLS for connections to Redis. Creates one SSL context for all connections of a link from the options in its URL."""
+"""TLS for connections to Redis. All connections of a link share one SSL context, created from the URL's options."""
 
 import os
 import ssl
@@ -14,9 +14,9 @@ VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required"
 
 
 class TlsConnection(SSLConnection):
-    """A redis-py connection with a given SSL context.
+    """A redis-py connection that uses an existing SSL context.
 
-    redis-py would create a context for each connection, which would block the event loop for 40 ms.
+    Otherwise, redis-py would create a context for each connection, which blocks the event loop for 40 ms.
     """
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
@@ -25,9 +25,9 @@ class TlsConnection(SSLConnection):
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Returns an SSL context for the `ssl_*` options of a URL. Raises ValueError.
+    """Creates an SSL context from the `ssl_*` options in a URL. Raises ValueError.
 
-    If the options contain a CA, only this CA is trusted. redis-py would also trust the system's CAs.
+    If the options specify a CA, only that CA is trusted. redis-py would trust the system's CAs as well.
     """
     for name in PATHS:
         if name in options and not os.access(options[name], os.R_OK):

@@ -1,4 +1,4 @@
-"""Parses Redis URLs and opens their links."""
+"""Parses Redis URLs and creates links from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from petstore.gate.redis_tls import TLS_OPTIONS, TlsConnection, tls_context
 SERVER_OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
                   "retry_on_timeout", "health_check_interval")  # fmt: skip
 SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
-OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # without TLS options
+OPTIONS_OF_KIND = {"": SERVER_OPTIONS, "sentinel": SENTINEL_OPTIONS, "cluster": ()}  # plus TLS_OPTIONS with TLS
 
 
 def open_link(url: str) -> SingleLink | ClusterLink:
     """Returns a link, which connects when it is first used. Raises OperatorError if the URL is not valid.
 
-    The forms of a URL are redis://host:port/db and valkey://host:port/db, redis+sentinel://host:port,host:port/name and
-    redis+cluster://host:port,host:port. With TLS, the schemes are rediss, valkeys, rediss+sentinel and rediss+cluster.
+    Accepts redis://host:port/db, valkey://host:port/db, redis+sentinel://host:port,host:port/name and
+    redis+cluster://host:port,host:port. For TLS, use rediss, valkeys, rediss+sentinel or rediss+cluster.
     """
     kind = urlsplit(url).scheme.partition("+")[2]
     try:
@@ -36,7 +36,7 @@ def open_link(url: str) -> SingleLink | ClusterLink:
 
 
 def connection_options(url: str) -> dict[str, Any]:
-    """Returns the options of a redis-py connection, without host and port if the URL names several servers.
+    """Returns the arguments for a redis-py connection, without host and port if the URL lists several servers.
 
     Raises ValueError.
     """
@@ -58,7 +58,7 @@ def connection_options(url: str) -> dict[str, Any]:
 
 
 def _check_options(query: str, known: Sequence[str]) -> None:
-    """Raises ValueError for unknown options. redis-py would fail only when connecting, without the valid options."""
+    """Raises ValueError for unknown options. redis-py would not report them until it connects."""
     unknown = [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
     if not all(map(str.isidentifier, unknown)):
         raise ValueError("the query is not valid; write ? and @ in a password as %3F and %40")
@@ -67,7 +67,7 @@ def _check_options(query: str, known: Sequence[str]) -> None:
 
 
 def _servers(url: str) -> list[ServerAddress]:
-    """Raises ValueError."""
+    """Returns the servers listed in a URL. Raises ValueError."""
     servers = []
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         host, _, port = server.rpartition(":")
@@ -78,13 +78,13 @@ def _servers(url: str) -> list[ServerAddress]:
 
 
 def _sentinel_link(url: str) -> SingleLink:
-    """Returns a link to the primary found by the Sentinels. Raises ValueError."""
+    """Returns a link to the primary that the Sentinels report. Raises ValueError."""
     parts = urlsplit(url)
     service = parts.path.strip("/")
     if not service:
         raise ValueError(f"the name of the service is missing: {parts.scheme}://host:26379,host:26379/name")
     options = connection_options(url)
-    # The login in the URL is for the Redis servers. The Sentinels have a separate login, or none.
+    # The login in the URL is for the Redis servers. The Sentinels may have a separate login or none.
     login = {name.removeprefix("sentinel_"): options.pop(name) for name in SENTINEL_OPTIONS if name in options}
     for_sentinels = {name: value for name, value in options.items() if name not in ("username", "password")}
     return SingleLink(options, Sentinels(_servers(url), {**for_sentinels, **login}, service))

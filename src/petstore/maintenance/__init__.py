@@ -1,1 +1,1 @@
-"""Maintenance of an installation: backup and restore, the health check, and copying to other backends."""
+"""Maintenance: backup and restore, `petstore check`, and copying to other backends."""

@@ -1,6 +1,6 @@
-"""The format of a backup: a zip file whose last bytes are the SHA-256 of all bytes before them.
+"""The backup format: a zip file that ends with the SHA-256 of all preceding bytes.
 
-Any zip program can open it. `manifest.json` contains the members, the time, and the version of Petstore.
+Any zip program can open it. `manifest.json` lists the members, the time, and the version of Petstore.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
-READ_MAX = 4 * CHUNK  # bytes in one read of a backup
-CHECKSUM = 64  # characters of a SHA-256 in hexadecimal; stored in the comment at the end of the zip file
+READ_MAX = 4 * CHUNK  # bytes that zipfile may read at a time
+CHECKSUM = 64  # hexadecimal digits of the SHA-256, which is stored in the comment at the end of the zip file
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
@@ -33,14 +33,14 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # must not be newer than ours
+    schema: int  # the schema version, which must not be newer than ours
     rows: dict[str, int]
 
 
 class Manifest(msgspec.Struct, frozen=True):
     format: int
     petstore: str  # the version of Petstore
-    began: str  # the backup contains every animal that was acknowledged before this time
+    began: str  # the backup contains every animal that was added before this time
     members: list[Member]
 
     @property
@@ -49,13 +49,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Damaged(OperatorError):
-    """The file is not a complete and unchanged backup."""
+    """The file is damaged, incomplete or not a backup."""
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Writes the members, which are files in the directory `source`, to the backup `target`. Raises OperatorError.
+    """Writes a backup to `target`. The members are files in the directory `source`. Raises OperatorError.
 
-    The zip file is written in `source`, which only its owner can read. It is renamed when it is complete on disk.
+    Writes the zip file in `source`, which only its owner can read. Renames it once it is complete and synced.
     """
     part = source / "backup.part"
     with os_errors_of(target):
@@ -81,12 +81,12 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """Creates a file that only its owner can read. Raises OSError if it exists or is a symbolic link."""
+    """Creates a file that only its owner can read. Raises OSError, including if it exists or is a symlink."""
     return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
 
 
 def read(path: Path) -> Manifest:
-    """Verifies the checksum of a backup and returns its manifest. Raises OperatorError."""
+    """Verifies a backup's checksum and returns its manifest. Raises OperatorError."""
     with _opened(path) as archive:
         try:
             with archive.open(MANIFEST) as entry:
@@ -95,7 +95,7 @@ def read(path: Path) -> Manifest:
                 raise Damaged(f"{path}: the manifest is larger than {MANIFEST_MAX:,} bytes")
             manifest = msgspec.json.decode(text, type=Manifest)
         except (KeyError, msgspec.DecodeError) as error:
-            raise Damaged(f"{path}: is not a backup of Petstore") from error
+            raise Damaged(f"{path}: is not a Petstore backup") from error
         if manifest.format > FORMAT:
             raise OperatorError(f"{path}: was written by a newer Petstore ({manifest.petstore}); upgrade Petstore")
         if sorted([MANIFEST, *(member.name for member in manifest.members)]) != sorted(archive.namelist()):
@@ -104,16 +104,16 @@ def read(path: Path) -> Manifest:
 
 
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
-    """Extracts the members to a directory and compares each with the manifest. Raises OperatorError.
+    """Extracts the members to a directory and checks each one against the manifest. Raises OperatorError.
 
-    Extracts at most the number of bytes in the manifest, so that a forged file cannot fill the disk.
+    Stops after the number of bytes in the manifest, so that a forged file cannot fill the disk.
     """
     with _opened(path) as archive:
         for member in manifest.members:
             with archive.open(member.name) as entry:
                 found = _copy(entry, target / member.name, member.bytes, progress)
             if found != (member.sha256, member.bytes):
-                raise Damaged(f"{path}: {member.name} differs from the manifest")
+                raise Damaged(f"{path}: {member.name} does not match the manifest")
 
 
 def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
@@ -144,24 +144,24 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
             file.seek(max(0, size - CHECKSUM))
             checksum = file.read(CHECKSUM)
             if size < CHECKSUM or _digest(file, size - CHECKSUM).encode() != checksum:
-                raise Damaged(f"{path}: is damaged, incomplete, or not a backup of Petstore; nothing was changed")
+                raise Damaged(f"{path}: is damaged, incomplete, or not a Petstore backup; nothing was changed")
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
-                # zipfile limits only the output of deflate. Other methods could use up the memory.
+                # Reject other compression methods. zipfile does not limit their output, which could exhaust memory.
                 methods = {info.compress_type for info in archive.filelist}
                 is_encrypted = any(info.flag_bits & 1 for info in archive.filelist)
                 if is_encrypted or not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                    raise Damaged(f"{path}: is not a backup of Petstore")
+                    raise Damaged(f"{path}: is not a Petstore backup")
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path}: is not a backup of Petstore") from error
+        raise Damaged(f"{path}: is not a Petstore backup") from error
 
 
 class _BoundedFile(io.FileIO):
-    """A file that rejects large reads. zipfile reads the whole list of members, which may be long in a forged file."""
+    """Rejects large reads. zipfile reads the list of members in one go, and a forged file may have a huge list."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Raises BadZipFile."""
+        """Raises BadZipFile if the read is too large."""
         remaining = max(0, os.fstat(self.fileno()).st_size - self.tell())
         size = remaining if size is None or size < 0 else min(size, remaining)
         if size > READ_MAX:

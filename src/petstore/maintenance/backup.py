@@ -1,7 +1,7 @@
-"""Backup and restore of a data directory. A backup contains both environments, and can be made while the service runs.
+"""Backs up and restores a data directory. A backup contains both environments. The service can keep running meanwhile.
 
-A backup does not include the gate, so its counters start at zero after a restore. For PostgreSQL and Redis, this module
-only shows which of their tools to run.
+A backup does not include the gate, so counters start at zero after a restore. For PostgreSQL and Redis, this module
+only tells the operator which tools to run.
 """
 
 import calendar
@@ -33,7 +33,7 @@ from petstore.store.sqlite.backup import Revoked, Snapshot, record_entry, revoke
 from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
-Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # called with the number of bytes
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar for this many bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
@@ -41,12 +41,12 @@ _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 class Restored(NamedTuple):
     manifest: Manifest
     kept: Path | None  # the directory with the replaced files
-    unreadable: list[str]  # replaced files whose highest ids could not be read
+    unreadable: list[str]  # replaced files from which the highest ids could not be read
     revived: list[Revoked]  # keys and operators that were revoked after the backup, and are active again
 
 
 class Kept(NamedTuple):
-    """A new backup in a directory of backups."""
+    """A new backup in a directory, and the old backups that were removed."""
 
     file: Path
     manifest: Manifest
@@ -54,9 +54,9 @@ class Kept(NamedTuple):
 
 
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
-    """Writes a backup named after the current time and verifies it. Then removes the oldest, so that `keep` remain.
+    """Writes a backup named after the current time, verifies it, and deletes old backups, so that `keep` remain.
 
-    Ignores files with other names. Raises OperatorError and Unavailable, and removes nothing in that case.
+    Files with other names are ignored. Raises OperatorError and Unavailable. If the backup fails, deletes nothing.
     """
     _check_source(settings, directory / "petstore.dump")
     check_encoding(directory)
@@ -78,7 +78,7 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Waits for other backups to this directory, and removes the temporary files of a backup that was killed."""
+    """Waits until no other backup to this directory is running. Removes temporary files that a killed backup left."""
     with os_errors_of(directory):
         opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -92,13 +92,16 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 def _next_name(directory: Path) -> Path:
-    """Returns the current time or, if the newest backup is not older, the second after it. Names sort by age."""
+    """Returns a name with the current time, or one second after the newest backup if that is later.
+
+    As a result, names are unique and sort by age.
+    """
     newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
     return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
 
 
 def _time_of(name: str) -> int:
-    """Returns the time in the name of a backup in Unix seconds, or 0 if the name has another form."""
+    """Returns the time in a backup's name in Unix seconds, or 0 if it is not the name of a backup."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -109,24 +112,24 @@ def _time_of(name: str) -> int:
 def back_up(
     settings: Settings, target: Path, entry: AuditEntry, bar: Bar, *, force: bool = False, verified: bool = False
 ) -> Manifest:
-    """Writes a backup to `target`. If `verified`, reads and verifies all of it.
+    """Writes a backup to `target`. If `verified` is true, reads it back and verifies it.
 
-    Raises OperatorError and Unavailable, and does not change `target` in that case.
+    Raises OperatorError and Unavailable. If writing fails, does not change `target`. If verification fails, deletes it.
     """
     _check_source(settings, target)
     _check_target(target, settings.data, force)
     with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
-            # All snapshots start before the first page is copied, so that they differ only by milliseconds.
+            # Start all snapshots before copying the first page, so that they are only milliseconds apart.
             snapshots = {
                 name: stack.enter_context(contextlib.closing(Snapshot(settings.data / name))) for name in STORES
             }
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
-                    archive.create_private(work / name).close()  # SQLite would use the umask
+                    archive.create_private(work / name).close()  # SQLite would apply the umask
                     snapshot.copy(work / name, progress)
-                stack.close()  # lets SQLite reset its write-ahead log
+                stack.close()  # end the snapshots, so that SQLite can reset its write-ahead log
                 members = [_described(work / name) for name in STORES]
                 manifest = Manifest(archive.FORMAT, __version__, began.isoformat(timespec="milliseconds"), members)
                 archive.write(target, work, manifest, progress)
@@ -136,7 +139,7 @@ def back_up(
             except PetstoreError:
                 target.unlink()
                 raise
-        # The backup is complete, so failing to record it must not fail the command.
+        # The backup is complete, so the command must succeed even if it cannot be recorded.
         with contextlib.suppress(Unavailable, OSError):
             touch(settings.data / data_dir.LAST_BACKUP)
             record_entry(settings.data / "live.db", entry)
@@ -146,8 +149,8 @@ def back_up(
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
     """Verifies a backup and replaces the data with it.
 
-    After a crash, the data is either old or new, never a mix. Raises OperatorError, and does not change the data in
-    that case.
+    If this is interrupted by a crash, the data is either old or new, never a mix. Raises OperatorError without changing
+    the data.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
@@ -178,7 +181,7 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
 def verify(source: Path, *, next_to_backup: bool = False) -> Manifest:
     """Verifies that a backup can be restored. Raises OperatorError.
 
-    Extracts it to the system's temporary directory, which may be in memory, or next to the backup.
+    Extracts it to the system's temporary directory or, because that may be in memory, next to the backup.
     """
     manifest = _read_manifest(source)
     with _work_directory(source) if next_to_backup else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
@@ -203,7 +206,7 @@ def _check_source(settings: Settings, target: Path) -> None:
 
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
-    """Raises OperatorError. `force` replaces only regular files, and never the data."""
+    """Raises OperatorError if `target` cannot be written. `force` allows replacing a regular file."""
     check_encoding(target)
     with os_errors_of(target):
         check_target(target, data_dir.trusted_users(data))
@@ -219,9 +222,9 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def _work_directory(target: Path) -> Iterator[Path]:
-    """Creates a temporary directory on the file system of the target."""
+    """Creates a temporary directory on the target's file system."""
     work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
-    try:  # includes mkdir, because SIGTERM may arrive right after it
+    try:  # mkdir is inside the try block, because SIGTERM may arrive right after it
         with os_errors_of(target):
             work.mkdir(mode=0o700)
         yield work
@@ -234,7 +237,7 @@ def _work_directory(target: Path) -> Iterator[Path]:
 
 
 def _described(path: Path) -> Member:
-    """Returns the manifest entry of a database file. Raises OperatorError if the file is damaged."""
+    """Returns the manifest entry for a database file. Raises OperatorError if the file is damaged."""
     found = check_database_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
@@ -242,7 +245,7 @@ def _described(path: Path) -> Member:
 
 
 def _read_manifest(source: Path) -> Manifest:
-    """Raises OperatorError."""
+    """Returns a backup's manifest. Raises OperatorError if this version cannot restore the backup."""
     manifest = archive.read(source)
     if sorted(member.name for member in manifest.members) != sorted(STORES):
         raise archive.Damaged(f"{source}: does not contain both environments")
@@ -255,7 +258,7 @@ def _read_manifest(source: Path) -> Manifest:
 
 
 def _check_member(source: Path, member: Member, path: Path) -> None:
-    """Raises OperatorError."""
+    """Raises OperatorError if an extracted database file is damaged or does not match the manifest."""
     faults, schema, *_ = check_database_file(path)
     if not faults and schema != member.schema:
         faults = [f"its schema is {schema}, but the manifest says {member.schema}"]
@@ -264,9 +267,9 @@ def _check_member(source: Path, member: Member, path: Path) -> None:
 
 
 def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: AuditEntry) -> bool:
-    """Checks a staged file and migrates it. Raises OperatorError if it is damaged.
+    """Checks and migrates a staged file. Raises OperatorError if it is damaged.
 
-    Returns False if the replaced file could not be read. Ids that it used since the backup may then be reused.
+    Returns False if the file to be replaced cannot be read. Ids assigned since the backup may then be assigned again.
     """
     _check_member(source, member, path)
     migrate(path)

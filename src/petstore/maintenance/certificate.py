@@ -10,7 +10,7 @@ NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's 
 
 
 def certificate_expiry(cert: Path, key: Path) -> float:
-    """Returns the last second of a certificate in Unix seconds. Raises OperatorError if it is not valid now."""
+    """Returns when a certificate expires, in Unix seconds. Raises OperatorError if it is not currently valid."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
@@ -20,14 +20,15 @@ def certificate_expiry(cert: Path, key: Path) -> float:
 
 
 def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
-    """Returns the last second of the certificate that a server has loaded.
+    """Returns when the certificate that a server has loaded expires, in Unix seconds.
 
-    Raises OperatorError if the file contains another certificate, or if the certificate has expired, unless
-    `expired_too`. Performs a handshake in memory, so that OpenSSL decodes the certificate without another library.
+    Raises OperatorError if the file contains a different certificate. Also raises it if the certificate has expired,
+    unless `expired_too` is true. Performs a handshake in memory to let OpenSSL decode the certificate, so that no other
+    library is needed.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # accepts this certificate without its issuer
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust this certificate without its issuer
     if expired_too:
         client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     try:
@@ -40,7 +41,7 @@ def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = Fal
 
 
 def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """Returns the last second of the certificate that the server sends. Raises SSLError."""
+    """Returns when the certificate that the server sends expires, in Unix seconds. Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(to_client, to_server)
     server_end = server.wrap_bio(to_server, to_client, server_side=True)

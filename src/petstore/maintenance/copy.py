@@ -1,4 +1,4 @@
-"""`petstore copy`: copies all rows and windows from one pair of backends to another, and compares them."""
+"""`petstore copy`: copies all rows and windows from one store and gate to another, and compares the results."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ Progress = Callable[[int], None]  # called with the number of rows in each batch
 
 
 class Copied(NamedTuple):
-    """The number of rows and the checksum of one table of one environment, or of the quotas."""
+    """The number of rows and the checksum of one table in one environment, or of the quotas."""
 
     what: str
     rows: int
@@ -25,14 +25,14 @@ class Copied(NamedTuple):
 
 
 async def size_of(source: Stores) -> int:
-    """Returns the number of animals, for the progress bar. The other tables are small. Raises Unavailable."""
+    """Returns the number of animals, for the progress bar. Other tables are small. Raises Unavailable."""
     return sum([sum((await store.pets.count()).values()) for store in source.values()])
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copies every table of both environments. Marks the target as an unfinished copy of `name` until `finish`.
+    """Copies every table of both environments. Marks the target as an unfinished copy of `name`; see `finish`.
 
-    Raises OperatorError if source and target differ afterwards, and Unavailable if either of them is unavailable.
+    Raises OperatorError if source and target differ afterwards, and Unavailable if either is unavailable.
     """
     for store in target.values():
         await store.transfer.set_copying_from(name)
@@ -46,7 +46,7 @@ async def copy_stores(source: Stores, target: Stores, name: str, progress: Progr
 
 
 async def finish(target: Stores) -> None:
-    """Marks the target as complete, so that a service can use it."""
+    """Marks the copy as complete, so that the service can use it."""
     for store in target.values():
         await store.transfer.set_copying_from(None)
 
@@ -66,7 +66,7 @@ async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> 
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copies the windows of every key. Raises OperatorError if source and target differ afterwards."""
+    """Copies every key's windows. Raises OperatorError if source and target differ afterwards."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)

@@ -1,4 +1,4 @@
-"""`petstore check`: checks everything that a service requires. Changes nothing, and works while a service runs."""
+"""`petstore check`: checks everything that the service needs. Changes nothing, and can run alongside the service."""
 
 import contextlib
 import os
@@ -20,9 +20,9 @@ from petstore.store import check_url
 from petstore.wording import counted
 
 CERTIFICATE_DAYS = 14
-FUTURE = 60.0  # seconds that a record may be ahead of the clock
+FUTURE = 60.0  # how many seconds a record's time may be ahead of the clock
 FREE_BYTES_MIN, FREE_FILES_MIN = 256 * 1024 * 1024, 1_000
-BACKUP_AGE_MAX = 26 * 3600.0  # seconds; a nightly backup may start up to two hours later than the previous one
+BACKUP_AGE_MAX = 26 * 3600.0  # seconds; allows a nightly backup to be two hours late
 MOUNTS = Path("/proc/self/mounts")
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "fuse.s3fs"
@@ -32,8 +32,8 @@ NETWORK_FILE_SYSTEMS = (
 class Finding(NamedTuple):
     subject: str
     faults: list[str]
-    about: str = ""  # a few words about a subject without faults
-    warnings: Sequence[str] = ()  # the service can run despite them
+    about: str = ""  # a short description, shown if there are no faults
+    warnings: Sequence[str] = ()  # problems that do not keep the service from running
 
 
 def warnings_of(settings: Settings) -> list[str]:
@@ -55,7 +55,7 @@ def warnings_of(settings: Settings) -> list[str]:
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """Returns one finding for each subject. Does not raise exceptions; findings contain all faults."""
+    """Checks everything and returns one finding per subject. Reports faults in the findings instead of raising."""
     data = settings.data
     is_needed = settings.store is None or settings.gate is None or data.is_dir()
     found = [_data_directory(data, mounts)] if is_needed else []
@@ -159,7 +159,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
 
 
 def _file_system(path: Path, mounts: Path) -> str:
-    """Returns the type of the file system of a path, or an empty string if it is unknown."""
+    """Returns the type of the file system that contains a path, or an empty string if unknown."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -184,7 +184,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
 
 
 def _last_backup(data: Path) -> Finding:
-    """Checks the age of the last backup. Without one, uses the age of the lock, which is created on first use."""
+    """Checks the age of the last backup. If there is none, uses the age of the lock file, created on first use."""
     about, warning = "none yet", "there is no backup"
     at = time.time()
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The log events, their meaning, and what operators can do. docs/reference/events.md is generated from this table."""
+"""The log events: what they mean and what operators can do. docs/reference/events.md is generated from this table."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request. `operation` is the operation that it is counted for, `key` is the id of its key, and `pet` is the"
-        " id of the animal that it added. Only with `--access-log`."
+        "One request. `operation` is the operation it is counted for, `key` is the key's id, and `pet` is the id of the"
+        " added animal. Logged only with `--access-log`."
     ),
     "unavailable": LogEvent(
-        "A request got a 503; see `cause`. At most one line per second for each cause; `others` counts the rest.",
+        "A request got a 503; see `cause`. Logged at most once per second for each cause; `others` counts the rest.",
         UNAVAILABLE,
     ),
     "internal error": LogEvent("A request failed because of a bug; see `trace` and `request`.", BUG),
@@ -29,13 +29,15 @@ EVENTS = {
         "Startup is waiting, because this node or another one is upgrading the schema.",
         "Wait. If you kill the process, the next start repeats the step.",
     ),
-    "store down": LogEvent("Reads or writes (`access`) of an `environment` are failing; see `cause`.", UNAVAILABLE),
-    "store back": LogEvent("Reads or writes work again, after `seconds`."),
+    "store down": LogEvent(
+        "Reads or writes are failing; see `environment`, `access` (read or write) and `cause`.", UNAVAILABLE
+    ),
+    "store back": LogEvent("Reads or writes work again. The outage lasted `seconds`."),
     "gate down": LogEvent(
-        "The gate does not respond. With Redis, `--gate-outage` decides what happens in the meantime.",
+        "The gate does not respond. With Redis, `--gate-outage` determines how requests are handled.",
         "[Gate down](at-3-am.md#gate-down)",
     ),
-    "gate back": LogEvent("The gate responds again, after `seconds`."),
+    "gate back": LogEvent("The gate responds again. The outage lasted `seconds`."),
     "gate failed": LogEvent("The gate in Redis failed because of a bug, and requests got a 500; see `trace`.", BUG),
     "shard down": LogEvent(
         "One server of the Redis Cluster does not respond. `--gate-outage` applies only to its keys.",
@@ -43,17 +45,18 @@ EVENTS = {
     ),
     "shard back": LogEvent("The server responds again. Not logged if another server has taken over its slots."),
     "gate file damaged": LogEvent(
-        "`gate.mdb` was unreadable, or in use when the machine stopped. It was renamed; counters start at zero.",
+        "The gate file was unreadable, or was in use when the machine stopped. It was renamed, and counters start at"
+        " zero.",
         "Find the cause, which is often a power cut or a full disk.",
     ),
     "housekeeping failed": LogEvent("A periodic task failed because of a bug; see `trace`. Other tasks continue.", BUG),
     "metrics not written": LogEvent(
-        "A worker cannot create its files in `metrics/`. It serves without metrics and tries again every second.",
+        "A worker cannot create its files in `metrics/`. It keeps serving requests and tries again every second.",
         "Free disk space or fix permissions; see `cause`.",
     ),
     "worker died": LogEvent(
-        "A worker exited with `status`, which is negative for a signal. It is replaced immediately, or after"
-        " `retry_seconds`.",
+        "A worker exited with `status`, or was killed by a signal (a negative `status`). It is replaced immediately, or"
+        " after `retry_seconds`.",
         WORKERS,
     ),
     "worker failed": LogEvent("A worker cannot start or continue; see `cause` or `trace`.", WORKERS),
@@ -61,23 +64,24 @@ EVENTS = {
         "Five workers crashed on startup and no worker is ready, so the service stops.", WORKERS
     ),
     "connection refused": LogEvent(
-        "There are too many connections, in total or from one `address`, or they use too much memory. At most one line"
-        " per second.",
+        "There are too many connections, in total or from one `address`, or they use too much memory. Logged at most"
+        " once per second.",
         "Raise `--connections-per-address`, or block the address.",
     ),
     "reload begins": LogEvent("SIGHUP was received."),
-    "reloaded": LogEvent("All new workers are serving, and the old ones are finishing."),
+    "reloaded": LogEvent("All new workers are ready, and the old ones are finishing their requests."),
     "reload failed": LogEvent(
         "The new workers cannot start; see `cause`. The current workers keep running.", "Fix the cause, then reload."
     ),
     "reload queued": LogEvent("SIGHUP was received during a reload. Another reload will follow."),
     "reload ignored": LogEvent("SIGHUP was received during a shutdown."),
     "sign-in failed": LogEvent(
-        "The console got an invalid token from `address`. `others` counts the failures since the previous line.",
+        "Someone tried to sign in to the console from `address` with an invalid token. `others` counts further failures"
+        " since the previous line.",
         "None, unless it keeps happening.",
     ),
     "background value failed": LogEvent(
-        "The console could not read a count or a sum. The page shows the age of the last value.",
+        "The console could not update a count or a total. It shows the last value and its age.",
         "The store or the gate is unavailable; see `cause`.",
     ),
     "supervisor gone": LogEvent("The main process was killed, so the worker exits.", "Start the service again."),

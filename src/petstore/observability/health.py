@@ -1,4 +1,4 @@
-"""The health of the store or the gate. Logs and counts the beginning and the end of each outage."""
+"""Tracks whether the store or the gate is up. Counts outages, and logs when they begin and end."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from typing import Literal
 from petstore.observability import metrics
 from petstore.observability.logs import event
 
-STEADY = 1.0  # seconds without a failure that end an outage, so that alternating failures count as one outage
+STEADY = 1.0  # an outage ends after this many seconds without a failure, so that intermittent failures count as one
 
 _METRICS = {
     "store": (metrics.STORE_ERRORS, metrics.STORE_OUTAGES, metrics.STORE_DOWN),
@@ -16,7 +16,7 @@ _METRICS = {
 
 
 class Health:
-    """`labels` are the labels of the metrics and the fields of the log lines."""
+    """The health of the store or the gate. `labels` are used in metrics and log lines."""
 
     def __init__(self, part: Literal["store", "gate"], *labels: str) -> None:
         self.down = False
@@ -24,17 +24,17 @@ class Health:
         self._labels = labels
         self._errors, self._outages, self._down = _METRICS[part]
         self._began = self._failed = 0.0
-        # Start at zero, because Prometheus needs a value before the first failure to see an increase.
+        # Start at zero. Without a value before the first failure, Prometheus would not see an increase.
         self._errors.add(*labels, by=0)
         self._outages.add(*labels, by=0)
         self._down.cells.setdefault(labels, 0)
 
     def error(self) -> None:
-        """Counts a failed call that is not part of an outage."""
+        """Counts a failed call without starting an outage."""
         self._errors.add(*self._labels)
 
     def failed(self, cause: object) -> None:
-        """Counts a call that failed because the store or the gate is down."""
+        """Counts a failed call, and starts an outage unless one is in progress."""
         self._errors.add(*self._labels)
         self._failed = time.monotonic()
         if not self.down:
@@ -45,7 +45,7 @@ class Health:
             event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
 
     def worked(self, *, surely: bool = False) -> None:
-        """Called after a success while `down`. If `surely`, the outage ends immediately."""
+        """Called when a call succeeds while `down`. If `surely` is true, ends the outage immediately."""
         now = time.monotonic()
         if self.down and (surely or now - self._failed >= STEADY):
             self.down = False

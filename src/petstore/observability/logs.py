@@ -1,4 +1,4 @@
-"""Logs: one line per event on standard error, as text on a terminal and as JSON otherwise."""
+"""Logging: one line per event on standard error, as text if it is a terminal and as JSON otherwise."""
 
 import contextlib
 import datetime
@@ -13,17 +13,17 @@ import msgspec
 from petstore.wording import printable, printable_lines
 
 logger = logging.getLogger("petstore")
-logger.addHandler(logging.NullHandler())  # commands print their messages; only servers log
+logger.addHandler(logging.NullHandler())  # only servers log; other commands print their messages
 
 
 def event(level: int, name: str, **fields: Any) -> None:
-    """Logs one event. Fields never contain secrets; keys are identified by their ids."""
+    """Logs one event. Fields must not contain secrets. Identify keys by their ids."""
     logger.log(level, name, extra={"fields": fields})
 
 
 @contextlib.contextmanager
 def bugs_logged() -> Iterator[None]:
-    """Logs exceptions of a periodic task, so that they do not stop other tasks."""
+    """Logs exceptions raised by a periodic task, so that they do not stop other tasks."""
     try:
         yield
     except Exception:
@@ -33,16 +33,16 @@ def bugs_logged() -> Iterator[None]:
 class Throttled:
     """Logs at most one line per second for each cause, so that an outage under load does not fill the disk.
 
-    `others` counts the events with the same cause that were not logged since the previous line. `now` is in seconds of
-    a monotonic clock.
+    The field `others` counts events with the same cause that were withheld since the previous line. `now` comes from
+    time.monotonic.
     """
 
-    CAUSES_MAX = 100  # concurrent causes; some differ in every event, for example by a port
+    CAUSES_MAX = 100  # causes to track at a time; some causes are different each time, for example in a port number
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._silent_until: dict[str, float] = {}
-        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # the number of events, and the fields of the last
+        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # how many events, and the last one's fields
 
     def event(self, now: float, cause: str, **fields: Any) -> None:
         if cause not in self._silent_until and len(self._silent_until) >= self.CAUSES_MAX:
@@ -54,7 +54,7 @@ class Throttled:
             self._log(now, cause, withheld, fields)
 
     def flush(self, now: float) -> None:
-        """Logs withheld events that no later event has reported. Called once a second."""
+        """Logs events that have been withheld for a second. Called once a second."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
             if cause in self._withheld:
@@ -85,16 +85,16 @@ class Readable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        # Text from a client must not move the cursor or look like another line.
+        # Client-supplied text must not be able to move the cursor or forge a log line.
         line = printable(f"{time} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip())
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
         return line + ("\n" + printable_lines(trace) if trace else "")
 
 
 def configure() -> None:
-    """Sends our events and the warnings of all libraries to standard error, in the same format."""
+    """Sends our events and all libraries' warnings to standard error, in the same format."""
     handler = logging.StreamHandler()
     handler.setFormatter(Readable() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logger.setLevel(logging.INFO)
-    logging.getLogger("asyncpg").setLevel(logging.ERROR)  # it warns of outages with traces, which we log ourselves
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)  # hide its warnings about outages, which we log ourselves

@@ -1,6 +1,6 @@
-"""The metrics. Components update plain numbers, which a worker passes to prometheus-client once a second.
+"""The metrics. Components update plain numbers, which each worker passes to prometheus-client once a second.
 
-The numbers belong to this process and are updated only in the event loop's thread, so that no lock is needed.
+The numbers belong to one process and are updated only in the event loop's thread, so they need no locks.
 docs/reference/metrics.md is generated from this file.
 """
 
@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 
 Cell = TypeVar("Cell")
 Labels = tuple[str, ...]
-Sample = tuple[str, Labels, float]  # the name, the values of the labels, and the number
+Sample = tuple[str, Labels, float]  # name, label values, number
 
 
 class Metric(Generic[Cell]):
@@ -24,7 +24,7 @@ class Metric(Generic[Cell]):
 
 
 class Counter(Metric[float]):
-    """A number that only increases. `cells` contains the increase since the last `take`."""
+    """A number that only increases. `cells` contains the increases since the last call of `take`."""
 
     kind = "counter"
 
@@ -32,15 +32,15 @@ class Counter(Metric[float]):
         self.cells[labels] = self.cells.get(labels, 0) + by
 
     def take(self) -> Iterator[Sample]:
-        """Yields the increase since the last call."""
+        """Yields the increases since the last call, and resets them."""
         yield from ((self.name, labels, number) for labels, number in self.cells.items())
         self.cells.clear()
 
 
 class Gauge(Metric[float]):
-    """A number that goes up and down. `mode` determines how the values of running workers are merged.
+    """A number that can go up and down. `mode` determines how the running workers' values are merged.
 
-    A gauge with the mode `node` has the same value for all workers. It is set for each scrape.
+    A gauge with the mode `node` describes the whole node. It is set for each scrape.
     """
 
     kind = "gauge"
@@ -60,7 +60,7 @@ class Gauge(Metric[float]):
 
 
 class Histogram(Metric[list[float]]):
-    """Counts values by bucket. A cell has a count for each bound, a count for larger values, and the sum."""
+    """Counts values in buckets. Each cell has a count for each bound, a count for larger values, and the sum."""
 
     kind = "histogram"
 
@@ -74,7 +74,7 @@ class Histogram(Metric[list[float]]):
         cell[-1] += value * times
 
     def take(self) -> Iterator[Sample]:
-        """Yields the counts since the last call. The last label of a bucket is its bound."""
+        """Yields the counts since the last call, and resets them. The last label of a bucket is its bound."""
         for labels, cell in self.cells.items():
             for bound, count in zip((*self.bounds, float("inf")), cell[:-1], strict=True):
                 yield f"{self.name}_bucket", (*labels, str(bound)), count
@@ -87,7 +87,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 REQUESTS = Counter(
     "petstore_requests_total",
-    "Requests answered. Operation `other` is a wrong path or method, or OPTIONS; `site` is a path outside the base "
+    "Requests answered. Operation `other` is OPTIONS or an unknown path or method; `site` is a path outside the base "
     "addresses. Plan `none` means no valid key.",
     "environment", "operation", "status", "plan",
 )  # fmt: skip
@@ -99,7 +99,7 @@ REQUEST_SECONDS = Histogram(
 )
 ADMISSIONS = Counter(
     "petstore_admissions_total",
-    "Decisions of the gate: admitted, refused (429) or banned. Subject `address` is a request without a valid key.",
+    "The gate's decisions: admitted, refused (429) or banned. Subject `address` means no valid key.",
     "environment", "subject", "outcome",
 )  # fmt: skip
 PAGE_CACHE = Counter(
@@ -108,15 +108,15 @@ PAGE_CACHE = Counter(
 )  # fmt: skip
 REJECTED = Counter(
     "petstore_rejected_messages_total",
-    "Messages that are not valid requests, such as bad framing (400) or large headers (431). Only with our server.",
+    "Messages that are not valid requests, such as bad framing (400) or large headers (431). Built-in server only.",
     "status",
 )
 SIMULATED = Counter(
     "petstore_simulated_errors_total",
-    "Simulated errors, which clients request on staging with Prefer. Not included in other metrics of requests.",
+    "Simulated errors, which clients request on staging with Prefer. Not included in other request metrics.",
     "code",
 )
-CONNECTIONS = Gauge("petstore_connections", "Open connections. Only with our server.")
+CONNECTIONS = Gauge("petstore_connections", "Open connections. Built-in server only.")
 REFUSED_CONNECTIONS = Counter(
     "petstore_refused_connections_total",
     "Connections refused or closed because of a limit. Reason: per_address, total or memory.",
@@ -134,7 +134,7 @@ KEYS_EXPIRING = Gauge(
 
 STORE_ERRORS = Counter(
     "petstore_store_errors_total",
-    "Failed calls to the store. A failed commit counts once, even if it has writes of several requests.",
+    "Failed calls to the store. A failed commit counts once, even if it contains several requests' writes.",
     "environment", "access",
 )  # fmt: skip
 STORE_OUTAGES = Counter(
@@ -147,7 +147,7 @@ STORE_DOWN = Gauge(
 )  # fmt: skip
 STORE_BATCH = Histogram("petstore_store_batch_size", "Writes in one commit.", _SIZES, "environment")
 STORE_QUEUE = Gauge(
-    "petstore_store_queue", "Writes waiting for their commit. A worker refuses more than 10,000.", "environment"
+    "petstore_store_queue", "Writes waiting to be committed. Each worker allows at most 10,000.", "environment"
 )
 STORE_BYTES = Gauge("petstore_store_bytes", "Size of the SQLite file.", "environment", mode="node")
 WAL_BYTES = Gauge(
@@ -165,10 +165,10 @@ GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate file. Absent with Re
 WORKERS = Gauge("petstore_workers", "Running workers.")
 WORKER_STARTS = Counter(
     "petstore_worker_starts_total",
-    "Workers started since the service started. More than `petstore_workers` if some died or a reload replaced them.",
+    "Workers started since the service started. Exceeds `petstore_workers` if workers died or a reload replaced them.",
 )
 LOOP_LAG = Histogram(
-    "petstore_loop_lag_seconds", "Delay of a worker's one-second timer. Requests wait equally long for the worker.",
+    "petstore_loop_lag_seconds", "How late a worker's one-second timer fires. Requests are delayed by the same time.",
     _SECONDS,
 )  # fmt: skip
 FREE_BYTES = Gauge("petstore_free_bytes", "Free disk space for the data directory.", mode="node")
@@ -183,7 +183,7 @@ CPU_SECONDS = Counter("process_cpu_seconds_total", "CPU time of all workers.")
 MEMORY_BYTES = Gauge("process_resident_memory_bytes", "Resident memory of all workers.")
 START_TIME = Gauge("process_start_time_seconds", "Time when the oldest worker started.", mode="livemin")
 OPEN_FDS = Gauge(
-    "process_open_fds", "Open file descriptors of the worker with the most. Linux 6.2 or newer.", mode="livemax"
+    "process_open_fds", "Highest number of open file descriptors of any worker. Linux 6.2 or newer.", mode="livemax"
 )
 MAX_FDS = Gauge("process_max_fds", "File descriptors that one worker may open.", mode="livemin")
 
@@ -193,6 +193,6 @@ METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
 
 
 def reset() -> None:
-    """Clears all numbers, so that a new worker does not report what its parent counted before the fork."""
+    """Clears all numbers, so that a new worker does not report numbers inherited from its parent process."""
     for metric in METRICS:
         metric.cells.clear()

@@ -1,4 +1,4 @@
-"""Writes the metrics of a running worker once a second, and renders them for a scrape."""
+"""Writes a worker's metrics once a second, and renders the node's metrics for a scrape."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from petstore.observability.logs import bugs_logged, event
 
 class Monitoring:
     def __init__(self, directory: Path, measure_node: Callable[[], None]) -> None:
-        """`measure_node` sets the gauges of the node. It is called before each scrape, in a thread."""
+        """`measure_node` sets the gauges that describe the node. It is called in a thread before each scrape."""
         metrics.reset()
         metrics.WORKERS.set(1)
         metrics.WORKER_STARTS.add()
@@ -29,7 +29,7 @@ class Monitoring:
         self._cpu_seconds = 0.0
 
     def tick(self, late: float) -> None:
-        """Called once a second, `late` seconds after it was due."""
+        """Records the loop lag and starts writing the metrics. Called once a second, `late` seconds behind schedule."""
         metrics.LOOP_LAG.observe(max(0.0, late))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
@@ -43,17 +43,17 @@ class Monitoring:
                 self._worker = None
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:
-        """Returns the media type and the body of the node's metrics."""
+        """Returns the media type and the body of the response to a scrape."""
         await self._write()
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._render, accept)
 
     async def _write(self) -> None:
-        """Writes the numbers of this worker. If that fails, the worker keeps serving and tries again."""
+        """Writes this worker's metrics. If that fails, the worker keeps serving and tries again later."""
         async with self._one_at_a_time:
             with bugs_logged():
                 try:
-                    if self._worker is None:  # in a thread, because it imports prometheus_client
+                    if self._worker is None:  # use a thread, because importing prometheus_client is slow
                         self._worker = await asyncio.to_thread(multiprocess.WorkerMetrics, self._directory)
                     self._measure_process()
                     self._worker.write()

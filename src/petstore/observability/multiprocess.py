@@ -1,7 +1,7 @@
-"""The metrics of all workers of a node, in prometheus-client's multiprocess mode.
+"""Merges the metrics of a node's workers, using prometheus-client's multiprocess mode.
 
-A running worker holds the lock of a numbered slot. prometheus-client uses this number instead of a process id. A new
-worker takes over the slot of a dead one and continues its counters. As a result, counters never decrease while the
+Each running worker locks a numbered slot, and prometheus-client uses the slot number instead of a process id. When a
+worker dies, a new one takes over its slot and continues its counters. As a result, counters never decrease while the
 service runs, and the number of files depends only on the number of concurrent workers.
 
 prometheus_client is imported on demand, because its import is slow.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-# The files of a slot and their sizes, which are large enough for all values of all labels. The files are allocated on
-# startup. prometheus-client maps them into memory, and writing to an unallocated page on a full disk would kill the
-# worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
+# The files of a slot and their sizes, which are large enough for all values of all labels. Disk space for them is
+# allocated on startup, because prometheus-client maps them into memory, and writing to an unallocated page on a full
+# disk would kill the worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
 _OPERATIONS = len(COUNTED) + 1  # including `site`
 SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
@@ -37,10 +37,10 @@ _WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
 
 
 class WorkerMetrics:
-    """The numbers of this worker."""
+    """Writes the metrics of this worker."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises OSError."""
+        """Takes a slot and allocates its files. Raises OSError."""
         from prometheus_client.multiprocess import mark_process_dead
         from prometheus_client.values import MultiProcessValue
 
@@ -52,7 +52,7 @@ class WorkerMetrics:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
             self._heartbeat = directory / f"{self._slot}.lock"
-            os.utime(self._heartbeat)  # even if there is no space for the files, because the worker still serves
+            os.utime(self._heartbeat)  # before allocating the files, because the worker serves even if that fails
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
             for name, size in SIZES.items():
                 _allocate(directory / f"{name}_{self._slot}.db", size)
@@ -63,10 +63,10 @@ class WorkerMetrics:
         self._values: dict[tuple[str, Labels], Any] = {}
 
     def write(self) -> None:
-        """Writes the numbers of all components.
+        """Writes all metrics.
 
-        This uses the values that prometheus-client's Counter, Gauge and Histogram are based on, with the same names and
-        files. A Histogram accepts only single observations, which would take a microsecond for each request.
+        Uses the value class on which prometheus-client's Counter, Gauge and Histogram are built, with the same names
+        and files. A Histogram accepts only one observation at a time, which would take a microsecond for each request.
         """
         for metric in _WORKER_METRICS:
             for name, labels, number in metric.take():
@@ -86,7 +86,7 @@ class WorkerMetrics:
         return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
 
     def close(self) -> None:
-        """Writes the numbers and removes the gauges. The counters remain part of the total."""
+        """Writes all metrics and removes this worker's gauges. Its counters still count toward the totals."""
         from prometheus_client.multiprocess import mark_process_dead
 
         self.write()
@@ -96,14 +96,14 @@ class WorkerMetrics:
 
 
 def last_heartbeat(directory: Path) -> float | None:
-    """Returns the time of the last heartbeat of any worker in Unix seconds, or None. Workers send one every second."""
+    """Returns when any worker last sent a heartbeat, in Unix seconds, or None. Workers send one every second."""
     if not is_directory(directory):
         return None
     return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
 
 
 def remove_old_numbers(directory: Path) -> None:
-    """Removes the numbers of an earlier run, unless workers of another service use the directory. Raises OSError."""
+    """Removes metrics from an earlier run, unless another service's workers are using the directory. Raises OSError."""
     if is_directory(directory):
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for path in directory.iterdir():
@@ -112,7 +112,7 @@ def remove_old_numbers(directory: Path) -> None:
 
 
 def render(directory: Path, accept: str) -> tuple[str, bytes]:
-    """Returns the media type and the body of a scrape."""
+    """Returns the media type and the body of the response to a scrape."""
     from prometheus_client.exposition import choose_encoder
 
     encode, media_type = choose_encoder(accept)
@@ -120,7 +120,7 @@ def render(directory: Path, accept: str) -> tuple[str, bytes]:
 
 
 def merged(directory: Path) -> "CollectorRegistry":
-    """Returns the merged numbers of all workers, and the gauges of the node."""
+    """Returns the merged metrics of all workers, and the gauges that describe the node."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
@@ -128,7 +128,7 @@ def merged(directory: Path) -> "CollectorRegistry":
     registry.register(_NodeGauges())
     if is_directory(directory):
         for path in directory.glob("*.lock"):
-            # Remove the gauges of a killed worker. Its lock prevents a new worker from taking the slot meanwhile.
+            # Remove the gauges of killed workers. Hold the lock meanwhile, so that no new worker takes the slot.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # as above
         MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # as above
@@ -147,7 +147,7 @@ class _NodeGauges:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Raises OSError. Does not leave an empty file behind, which would make every scrape fail."""
+    """Allocates disk space. Raises OSError, but leaves no empty file behind, which would make every scrape fail."""
     with _opened(path) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -158,13 +158,13 @@ def _allocate(path: Path, size: int) -> None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Raises OSError."""
+    """Opens a file, or creates it. Raises OSError."""
     return os.fdopen(open_file(path), "rb+")
 
 
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """Raises BlockingIOError if another process has the lock, and other OSErrors."""
+    """Holds a file's lock. Raises BlockingIOError if another process has it, and other OSErrors."""
     with _opened(path) as file:
         fcntl.flock(file, how)
         yield

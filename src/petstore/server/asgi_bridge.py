@@ -1,4 +1,4 @@
-"""Runs an ASGI application on our server, with the same limits and timeouts."""
+"""Runs an ASGI application on our server, with the server's limits and timeouts."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from petstore.errors import BodyTooLarge
 from petstore.server.bodies import BrokenOff
 from petstore.server.messages import RequestMessage
 
-BODY_TIMEOUT = 20.0  # seconds to wait for more bytes of a body
+BODY_TIMEOUT = 20.0  # seconds to wait for the next bytes of a body
 REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
 
 Message = MutableMapping[str, Any]
@@ -20,7 +20,7 @@ logger = logging.getLogger("petstore")
 
 
 class AsgiResponse(NamedTuple):
-    """A response from the application. If there is a `stream`, the headers contain its length."""
+    """A response from the application. If it has a `stream`, the headers include the content length."""
 
     status: int
     headers: str
@@ -78,9 +78,9 @@ class _Exchange:
         self._body_ended = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        # Parts of the response, and whether there are more. None means that the application ended too early.
+        # Each part of the response, and whether more will follow. None means that the application ended too early.
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(1)
-        self._over = asyncio.Event()  # the response is complete, the application ended, or the client disconnected
+        self._over = asyncio.Event()  # the response is complete, the application has ended, or the client has left
 
     async def receive(self) -> Message:
         if self._body_ended:
@@ -105,14 +105,14 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # drops the part, but lets other tasks run if the application keeps sending
+                await asyncio.sleep(0)  # drop the part, but let other tasks run if the application keeps sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:
                 self._over.set()
 
     async def end(self) -> None:
-        """Called when the application has ended, even if its response is incomplete."""
+        """Called when the application returns, even if its response is incomplete."""
         if not self._over.is_set():
             await self._parts.put(None)
             self._over.set()
@@ -128,12 +128,12 @@ class _Exchange:
         headers = "".join(
             f"{name.decode('latin-1')}: {value.decode('latin-1')}\r\n"
             for name, value in self._headers
-            if name != b"connection" and (streamed or name != b"content-length")  # added by the server
+            if name != b"connection" and (streamed or name != b"content-length")  # the server adds these
         )
         return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
 
     async def _stream(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
-        """Raises BrokenOff if the application ends before its response is complete."""
+        """Yields the parts of the body. Raises BrokenOff if the application ends before its response is complete."""
         try:
             if first:
                 yield first
@@ -143,7 +143,7 @@ class _Exchange:
                     raise BrokenOff
                 body, more = part
                 yield body
-        finally:  # also unblocks the application if the client has disconnected
+        finally:  # unblock the application, in case the client has disconnected
             self._over.set()
             while not self._parts.empty():
                 self._parts.get_nowait()

@@ -1,4 +1,4 @@
-"""Request bodies, sized or chunked, read as they arrive. The application limits their size."""
+"""Streams request bodies, with a content length or chunked. The application limits their size."""
 
 import asyncio
 import re
@@ -6,10 +6,10 @@ from typing import Protocol
 
 from petstore.errors import BodyTooLarge
 
-BUFFER_MAX = 64 * 1024  # bytes of a body to buffer before the connection stops reading
-CHUNK_LINE_MAX = 4 * 1024  # bytes in a line with a chunk size and its extensions, or with a trailer
-CHUNK_OVERHEAD_MAX = 384 * 1024  # bytes in all of these lines together
-CHUNKS_MAX = 8_192  # reading a chunk takes about a microsecond, even if it is short
+BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
+CHUNK_LINE_MAX = 4 * 1024  # bytes in one line with a chunk size and its extensions, or with a trailer
+CHUNK_OVERHEAD_MAX = 384 * 1024  # bytes in all such lines of a body
+CHUNKS_MAX = 8_192  # limited because even a short chunk takes about a microsecond
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SIZE = rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"  # with extensions
@@ -19,7 +19,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*").f
 
 
 class Malformed(Exception):
-    """The message is not valid HTTP/1.1 or exceeds a limit. The status is 413 if the body has too many chunks."""
+    """The message is not valid HTTP/1.1 or exceeds a limit. `status` is the status of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -27,28 +27,28 @@ class Malformed(Exception):
 
 
 class BrokenOff(ConnectionError):
-    """The body is incomplete or malformed."""
+    """A body ended early or is malformed."""
 
 
 class BodySource(Protocol):
     def update_reading(self) -> None:
-        """Called when the buffer of a body becomes full, and when the application has read it."""
+        """Called when a body's buffer becomes full, and again when the application has read it."""
 
     def write(self, data: bytes) -> None: ...
 
 
 class BodyStream:
-    """The body of a request. The connection feeds it, and the application reads it."""
+    """A request body. The connection feeds it data, and the application reads from it."""
 
     def __init__(self, source: BodySource, length: int, *, continues: bool) -> None:
-        """`length` is -1 if the body is chunked. `continues` tells whether the client waits for a 100 Continue."""
+        """`length` is -1 if the body is chunked. `continues` says whether the client waits for a 100 Continue."""
         self._source = source
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # a list of small parts would take up to 40 times as much memory
+        self._parts = bytearray()  # a list of small parts could take 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
-        self._taken = 0  # bytes
+        self._taken = 0  # bytes that the application has read
         self._broken = False
         self.complete = False
 
@@ -59,14 +59,14 @@ class BodyStream:
 
     @property
     def held(self) -> int:
-        """Returns the bytes in memory, including those that the application has read.
+        """Returns how many bytes are in memory, including bytes that the application has read.
 
-        The application keeps only the first BUFFER_MAX bytes in memory, and the rest in a file.
+        The application keeps only the first BUFFER_MAX bytes in memory and writes the rest to a file.
         """
         return len(self._parts) + min(self._taken, BUFFER_MAX)
 
     def feed(self, data: bytes) -> bytes:
-        """Adds data and returns the bytes after the end of the body. Raises Malformed if a chunk is malformed."""
+        """Adds data and returns any bytes after the end of the body. Raises Malformed if a chunk is not valid."""
         if self._chunks is not None:
             try:
                 part, rest = self._chunks.decode(data)
@@ -86,14 +86,14 @@ class BodyStream:
         return rest or b""
 
     def take(self) -> bytes:
-        """Returns and removes the buffered bytes."""
+        """Removes the buffered bytes and returns them."""
         taken = bytes(self._parts)
         self._parts = bytearray()
         self._taken += len(taken)
         return taken
 
     async def read(self) -> bytes:
-        """Returns the next bytes of the body, or no bytes at its end.
+        """Returns the next bytes of the body, or b"" at the end.
 
         Raises BrokenOff, and BodyTooLarge if the body has too many chunks.
         """
@@ -127,13 +127,13 @@ class BodyStream:
 
 
 class ChunkedDecoder:
-    """A strict decoder for chunked bodies (RFC 9112, 7.1). It validates trailers and drops them."""
+    """A strict decoder for chunked bodies (RFC 9112, 7.1). Validates trailers but discards them."""
 
     def __init__(self) -> None:
         self._pending = b""  # an incomplete line
-        self._left = 0  # bytes left in the current chunk, without its line end
+        self._left = 0  # bytes left in the current chunk, excluding its line end
         self._needs_line_end = False
-        self._trailers: int | None = None  # how many have arrived; None before the last chunk
+        self._trailers: int | None = None  # the number of trailers so far; None until the last chunk has arrived
         self._chunks = 0
         self._overhead = 0
 
@@ -142,7 +142,7 @@ class ChunkedDecoder:
         return self._chunks > CHUNKS_MAX
 
     def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Returns the decoded bytes and, once the body has ended, the bytes after it. Raises Malformed."""
+        """Returns the decoded bytes and, if the body has ended, the bytes after it or else None. Raises Malformed."""
         data = self._pending + data
         self._pending = b""
         decoded: list[bytes] = []
@@ -171,9 +171,9 @@ class ChunkedDecoder:
                 return b"".join(decoded), data[position:]
 
     def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
-        """Reads complete chunks and returns the position after them. The caller reads the rest. Raises Malformed.
+        """Reads complete chunks and returns the position after the last one. Raises Malformed.
 
-        This is twice as fast as reading the line, the bytes and the line end of a chunk in separate steps.
+        This is twice as fast as reading a chunk's size, bytes and line end in separate steps.
         """
         while (line := _CHUNK_LINE(data, position)) is not None:
             start = line.end()
@@ -213,7 +213,7 @@ class ChunkedDecoder:
         return False
 
     def _keep(self, unfinished: bytes) -> None:
-        """Keeps an incomplete line. Raises Malformed if it cannot become a valid line."""
+        """Keeps an incomplete line for the next call. Raises Malformed if it can no longer become valid."""
         bare_line_end = b"\n" in unfinished or b"\r" in unfinished[:-1]
         wrong_end = self._needs_line_end and unfinished not in (b"", b"\r")
         if bare_line_end or wrong_end or len(unfinished) > CHUNK_LINE_MAX:
@@ -222,7 +222,7 @@ class ChunkedDecoder:
 
 
 def _size_of(line: bytes) -> int:
-    """Raises Malformed."""
+    """Returns the chunk size in a line. Raises Malformed."""
     match = _CHUNK_SIZE(line) if len(line) <= CHUNK_LINE_MAX else None
     if match is None:
         raise Malformed(400)

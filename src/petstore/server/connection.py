@@ -1,8 +1,8 @@
 """One connection: reads requests, sends responses in order, and decides when to close.
 
-A connection has timeouts for receiving the headers of a request, for being idle and for a client that does not read its
-responses. It also limits what a client may send after the last response. It counts the memory that it uses, and
-`HttpServer` limits the total.
+A connection times out if a request's headers arrive too slowly, if it is idle, or if the client does not read its
+responses. It also limits how much a client may send after the last response. It reports its memory use to `HttpServer`,
+which limits the total.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client must read at least this many bytes in this time
-WRITE_HIGH = 16 * 1024  # above this number of unsent bytes, the connection stops reading and pauses streaming
-PART_MAX = 32 * 1024  # bytes of a body to write at once
-LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # for data that a client sends after the last response
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # in this many seconds, a client must read at least this many bytes
+WRITE_HIGH = 16 * 1024  # with more unsent bytes than this, the connection stops reading and pauses streaming
+PART_MAX = 32 * 1024  # maximum bytes of a body per write
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits on data that a client sends after the last response
 UNKNOWN_PEER = "unknown"  # the connection was reset before its address could be read
-LARGE = 16 * 1024  # a body of at least this many bytes is written separately instead of being copied after its headers
-CLOSING = (408, 413)  # responses after which the rest of the body is not read
+LARGE = 16 * 1024  # smaller bodies are copied into one buffer with the headers; larger ones are written separately
+CLOSING = (408, 413)  # statuses after which the connection closes instead of reading the rest of the body
 CONNECTION_COST = 16 * 1024  # estimated bytes for a connection with up to three small requests
-UNCOUNTED_MAX = 4 * 1024  # requests below this size are not counted, because CONNECTION_COST includes them
-HELD_FACTOR = 2  # estimated bytes of memory per buffered byte, because of copies and fragmentation
+UNCOUNTED_MAX = 4 * 1024  # requests up to this size are not counted, because CONNECTION_COST includes them
+HELD_FACTOR = 2  # estimated bytes of memory per buffered byte, allowing for copies and fragmentation
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
 
@@ -43,20 +43,20 @@ class Connection(asyncio.Protocol):
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: RequestMessage | None = None
         self._rejecting = False  # whether a malformed message is being rejected
-        # One task handles all requests, because creating a task for each request takes time.
+        # One task handles all requests, because creating a task for each request would be slower.
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task waits for this between requests
-        self._write_paused = False  # the client does not read its responses
-        self._lingers = False  # the last response was sent, and further data is dropped
+        self._write_paused = False  # whether the client is not reading its responses
+        self._lingers = False  # whether the last response was sent and further data is dropped
         self._writable: asyncio.Future[None] | None = None  # streaming waits for this while writing is paused
-        self._written = 0  # bytes of responses
+        self._written = 0  # bytes of responses written so far
         self._taken = 0  # bytes that the client had read at `_taken_at`
         self._taken_at = server.now
         self._bytes_after_end = 0  # bytes received after the last request
-        self.since = server.now  # when the current state began: idle, receiving headers, full, or lingering
+        self.since = server.now  # when it became idle, paused writing, or began to receive headers or to linger
         self.peer = ""
-        self.group: Hashable = None  # the group of its address
-        self.cost = self.held = CONNECTION_COST  # bytes of memory, when idle and now
+        self.group: Hashable = None  # the group that its address belongs to
+        self.cost = self.held = CONNECTION_COST  # bytes of memory used when idle, and used now
 
     # Called by the event loop
 
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
 
     def attach(self, transport: Any) -> None:
-        """Sets the transport. With TLS, called before the handshake."""
+        """Sets the transport. With TLS, this is called before the handshake."""
         self._transport: asyncio.Transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH)
         peer = transport.get_extra_info("peername")
@@ -78,11 +78,11 @@ class Connection(asyncio.Protocol):
         self._messages.waiting.clear()
         self._wake_writer()
         if self._idle is not None:
-            self._idle.cancel()  # cancels the idle task; a request in flight is still completed
-        self._task = None  # breaks a reference cycle between the task, the reader and this object
+            self._idle.cancel()  # end the idle task; a request in flight still runs to completion
+        self._task = None  # break a reference cycle between the task, the reader and this object
 
     def eof_received(self) -> bool:
-        """The client has stopped sending but may still read, so its remaining requests are answered first."""
+        """Keeps the connection open for pending requests. A client that has stopped sending may still be reading."""
         self._messages.end()
         return self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
 
@@ -120,14 +120,14 @@ class Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    # Called by the reader of messages and by bodies
+    # Called by MessageReader and BodyStream
 
     def write(self, data: bytes) -> None:
         self._written += len(data)
         self._transport.write(data)
 
     def update_reading(self) -> None:
-        """Resumes or pauses reading. Must be called whenever a reason to pause begins or ends."""
+        """Pauses or resumes reading. Must be called whenever a reason for pausing appears or disappears."""
         if self._lingers or not (self._write_paused or self._messages.is_full):
             self._transport.resume_reading()
         else:
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
             elif self._idle is not None:
                 self._idle.set_result(None)
                 self._idle = None
-            if len(messages.waiting) == PIPELINE_MAX:  # there is room again for unread messages
+            if len(messages.waiting) == PIPELINE_MAX:  # there is now room for one more request
                 messages.feed(b"", perf_counter())
                 self.update_reading()
         elif messages.rejected is not None:
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol):
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream
-            # The rest of a body that was not read completely would be mistaken for the next request.
+            # If the body was not read completely, the rest would be mistaken for the next request.
             complete = stream is None or stream.complete
             stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
             if messages.over and not messages.waiting and messages.rejected is None:
@@ -191,16 +191,16 @@ class Connection(asyncio.Protocol):
                 self._idle = server.create_future()
                 await self._idle
             else:
-                await asyncio.sleep(0)  # a client that sends many requests at once must not delay other clients
+                await asyncio.sleep(0)  # a client that pipelines many requests must not delay other clients
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Closes the connection if its task failed because of a bug, so that the client does not wait forever."""
+        """Aborts the connection if its task failed because of a bug. Otherwise, the client would wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("internal error", exc_info=error)
             self._transport.abort()
 
     async def _reject(self, status: int) -> None:
-        """Sends the last response, to a message that is not a valid request."""
+        """Sends an error response to a message that is not a valid request, and closes the connection."""
         response = await self._server.app.reject(status, self.peer)
         self._rejecting = False
         if not self._transport.is_closing():
@@ -224,14 +224,14 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     async def _send_parts(self, response: "Response", *, stays: bool, head_only: bool) -> bool:
-        """Sends a body in parts as fast as the client reads. Returns whether the whole body was sent."""
+        """Sends a body in parts, no faster than the client reads. Returns whether the whole body was sent."""
         parts = response.stream or _parts_of(response.body)
         length = "" if response.stream is not None else f"content-length: {len(response.body)}\r\n"
         close = "" if stays else "connection: close\r\n"
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
-                if self._transport.is_closing():  # start the generator, because `aclose` only ends a started one
+                if self._transport.is_closing():  # start the generator, because `aclose` would skip its `finally`
                     await anext(sending, None)
                     return False
                 self.write(head.encode("latin-1"))
@@ -240,10 +240,10 @@ class Connection(asyncio.Protocol):
                         return False
                     if not head_only:
                         self.write(part)
-                    while self._write_paused and not self._transport.is_closing():  # `sweep` ends a long wait
+                    while self._write_paused and not self._transport.is_closing():  # `sweep` aborts a long wait
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # otherwise the client would mistake the next response for the rest of this body
+        except BrokenOff:  # the client would mistake the next response for the rest of this body
             self._transport.abort()
             return False
         finally:
@@ -266,7 +266,8 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Closes the connection.
 
-        If the client is still sending, lets it read the response first. Closing immediately would reset the connection.
+        If the client is still sending, gives it time to read the response. Closing immediately would reset the
+        connection, and the client might lose the response.
         """
         messages = self._messages
         sends_on = messages.within_body or messages.sends_on
@@ -295,7 +296,7 @@ class Connection(asyncio.Protocol):
         elif now - self._taken_at > WRITE_TIMEOUT:
             self._transport.abort()
         if unsent:
-            self.since = now  # the connection is not idle until the client has read everything
+            self.since = now  # not idle until the client has read everything
             return
         waited = now - self.since
         if self._in_flight is not None or self._rejecting or (messages.within_body and not self._write_paused):

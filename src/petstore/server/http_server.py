@@ -1,4 +1,4 @@
-"""Manages all connections of a worker, limits their number and their memory, and drains them on shutdown."""
+"""Manages a worker's connections: limits their number and memory use, and drains them on shutdown."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
-MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker may use, with and without TLS
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if they use more, connections are closed until they use this
+MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker may use together
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if they exceed the maximum, connections are closed until they use this
 TLS_COST = 64 * 1024  # estimated bytes for a connection with TLS
-HANDSHAKES_TIMEOUT = 2.0  # seconds to wait for unfinished TLS handshakes on shutdown
+HANDSHAKES_TIMEOUT = 2.0  # seconds to wait on shutdown for TLS handshakes in progress
 
 
 class Response(Protocol):
-    """A response from the application. `headers` are complete header lines, each with its line end."""
+    """A response from the application. `headers` consists of complete header lines, including their line ends."""
 
     @property
     def status(self) -> int: ...
@@ -34,11 +34,11 @@ class Response(Protocol):
 
     @property
     def stream(self) -> AsyncIterator[bytes] | None:
-        """The body in parts, instead of `body`. The headers must contain its length."""
+        """Yields the body in parts, to be sent instead of `body`. The headers must include the content length."""
 
 
 class Application(Protocol):
-    """The application. Its methods do not raise exceptions."""
+    """The application, as seen by the server. Its methods do not raise exceptions."""
 
     async def answer(self, request: RequestMessage) -> Response: ...
 
@@ -59,8 +59,8 @@ class HttpServer:
     ) -> None:
         """`fields` are the header fields that the application reads. None means all fields.
 
-        `is_exempt` tells whether an address, such as that of a trusted proxy, may open any number of connections.
-        `group_of` returns the group of an address, such as its network. Addresses in the same group count as one.
+        `is_exempt` says whether an address, such as a trusted proxy's, may open any number of connections. `group_of`
+        maps an address to a group, such as its network. Addresses in the same group count as one.
         """
         self.app = app
         self.field_names = FieldNames(fields)
@@ -83,7 +83,7 @@ class HttpServer:
     def accept(self, connection: Connection) -> bool:
         """Adds a connection. Returns False if there are too many."""
         self.end_handshake(connection)
-        self._drained.clear()  # may have been set during the handshake
+        self._drained.clear()  # it may have been set during the handshake
         return self._enter(self.connections, connection)
 
     def begin_handshake(self, connection: Connection) -> bool:
@@ -125,7 +125,7 @@ class HttpServer:
                 del self._of_address[group]
 
     def hold(self, connection: Connection, held: int) -> None:
-        """Updates the number of bytes that a connection uses."""
+        """Updates how many bytes a connection uses."""
         if connection in self.connections:
             self.held += held - connection.held
             connection.held = held
@@ -133,7 +133,7 @@ class HttpServer:
                 self._close_largest()
 
     def _close_largest(self) -> None:
-        """Closes connections of the addresses that use the most memory: the largest first, then the longest idle."""
+        """Closes connections from the addresses that use the most memory, starting with the largest ones."""
         held: Counter[Hashable] = Counter()
         for each in (*self.connections, *self._handshaking):
             held[each.group] += each.held
@@ -145,18 +145,18 @@ class HttpServer:
         for each in order:
             if self.held <= MEMORY_AFTER:
                 break
-            self.refuse("memory", "connections hold too much memory", each.peer)
+            self.refuse("memory", "connections use too much memory", each.peer)
             self._leave(self.connections, each)
             self._leave(self._handshaking, each)
             each.abort()
 
     def refuse(self, reason: str, cause: str, address: str) -> None:
-        """Counts and logs a connection that is refused or closed because of a limit."""
+        """Counts and logs a connection that was refused or closed because of a limit."""
         REFUSED_CONNECTIONS.add(reason)
         self._refusals.event(time.monotonic(), cause, address=address)
 
     def tick(self) -> None:
-        """Called once a second."""
+        """Updates the date, the metrics and all connections. Called once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
         self.now = time.monotonic()
         CONNECTIONS.set(len(self.connections))
@@ -165,9 +165,9 @@ class HttpServer:
             connection.sweep(self.now)
 
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
-        """Closes all connections: idle ones after `idle` seconds, others after their response.
+        """Closes idle connections after `idle` seconds, and the others when they have sent their responses.
 
-        Returns after at most `limit` seconds.
+        Returns when all connections are closed, and after at most `limit` seconds.
         """
         self.closing = True
         with contextlib.suppress(TimeoutError):

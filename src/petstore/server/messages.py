@@ -1,7 +1,7 @@
-"""Parses HTTP/1.1 messages: converts bytes to requests, in order.
+"""Parses the bytes of a connection into HTTP/1.1 requests.
 
-llhttp (through httptools) validates and parses heads, which are request lines with header fields. This module finds the
-end of each head and body. Limits are checked on the raw bytes of a head before it is parsed.
+llhttp (through httptools) validates and parses heads. A head is a request line with its header fields. This module
+finds the end of each head and body, and enforces limits on the raw bytes of a head before llhttp parses it.
 """
 
 import re
@@ -18,17 +18,17 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # an incomplete head up to this length is checked for a valid method whenever bytes arrive
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # the shortest field, `a:` and a line end, has four bytes
+METHOD_MAX = 64  # up to this length, the method of an incomplete head is checked whenever bytes arrive
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot have too many fields, as `a:` and a line end are four bytes
 EMPTY_BYTES_MAX = 64  # bytes of empty lines before a request line
-PIPELINE_MAX = 1  # waiting requests per connection; as objects, they take up to 30 times as much memory as their bytes
+PIPELINE_MAX = 1  # waiting requests per connection; a parsed request can take 30 times as much memory as its bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_MAX = 300  # characters; a name has up to 253, plus the port
-CONNECTION_MAX = 256  # characters of the Connection field; a longer value is treated as `close`
-LENGTH_MAX = 20  # digits of Content-Length; Python raises ValueError for more than 4,300
+HOST_MAX = 300  # characters; a name has at most 253, plus the port
+CONNECTION_MAX = 256  # characters in the Connection field; a longer value is treated as `close`
+LENGTH_MAX = 20  # digits in Content-Length; int() raises ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
-# The fields that the server reads. The application names the other fields that it needs.
+# The fields that the server itself needs. The application specifies which other fields it needs.
 FRAMING_FIELDS = frozenset({"host", "connection", "content-length", "transfer-encoding", "expect"})
 METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
@@ -36,14 +36,14 @@ METHODS = {
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _METHOD_PREFIX = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |$)").match
 _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
-# A name, an IPv4 address or an IP literal, and a port (RFC 3986, 3.2). Each part may be empty.
+# A name, an IPv4 address or an IP literal, followed by a port (RFC 3986, 3.2). Either part may be empty.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
 class RequestMessage(msgspec.Struct):
-    """A request as received. `fields` has lower-case names, and repeated fields are joined with commas.
+    """A request as received. Names in `fields` are lower-case, and repeated fields are joined with commas.
 
-    `body` is complete unless there is a `stream`.
+    If `stream` is None, `body` is the complete body. Otherwise, the body must be read from `stream`.
     """
 
     method: str
@@ -51,26 +51,26 @@ class RequestMessage(msgspec.Struct):
     query: str  # as sent
     fields: dict[str, str]
     keep_alive: bool
-    peer: str  # the address of the client or the proxy
-    started: float  # when its first byte arrived, from time.perf_counter
+    peer: str  # the address of the client or proxy
+    started: float  # when the first byte arrived, according to time.perf_counter
     head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
 
     @property
     def held(self) -> int:
-        """Returns the bytes in memory."""
+        """Returns how many bytes are in memory."""
         return self.head_length + len(self.body) + (self.stream.held if self.stream is not None else 0)
 
 
 class FieldNames:
-    """Maps the raw name of a header field to its lower-case name, or to "" if the application does not read the field.
+    """Maps a header field's raw name to its lower-case name, or to "" if the application does not need the field.
 
-    Clients use only a few spellings, so names are cached.
+    Names are cached, because clients use only a few spellings.
     """
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
-        """If `wanted` is None, the application reads all fields. A name that ends in a hyphen is a prefix."""
+        """If `wanted` is None, the application needs all fields. A name that ends with a hyphen is a prefix."""
         self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
         self._prefixes = tuple(name for name in wanted or () if name.endswith("-"))
         self.known: dict[bytes, str] = {}
@@ -85,7 +85,7 @@ class FieldNames:
 
 
 class HeadReader:
-    """Parses the complete heads of one connection, one at a time."""
+    """Parses the heads received on one connection. Each head must be complete."""
 
     __slots__ = ("_fields", "_known", "_names", "_parser")
 
@@ -96,7 +96,7 @@ class HeadReader:
         self._parser: Any = None
 
     def on_header(self, raw: bytes, value: bytes) -> None:
-        """Called by llhttp."""
+        """Called by llhttp for each header field."""
         name = self._known.get(raw)
         if name is None:
             name = self._names.learn(raw)
@@ -121,7 +121,7 @@ class HeadReader:
         if method is None:
             if not _TOKEN(raw_method):
                 raise Malformed(400)
-            # llhttp rejects unknown methods, but the application must be able to return 405.
+            # llhttp rejects unknown methods. Show it a known method instead, so that the application can return 405.
             method, head = raw_method.decode(), b"PUT" + head[len(raw_method) :]
         parser = self._parser
         if parser is None:
@@ -129,7 +129,7 @@ class HeadReader:
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # upgrades are not supported, so the request is handled without the upgrade
+            self._parser = None  # upgrades are not supported, so handle it like any other request
         except httptools.HttpParserError:
             raise Malformed(400) from None
         fields, self._fields = self._fields, {}
@@ -139,17 +139,17 @@ class HeadReader:
         )
         length = 0
         if "content-length" in fields or "transfer-encoding" in fields:
-            self._parser = None  # llhttp would wait for the body, which this module reads
+            self._parser = None  # this parser would expect the body, which this module reads itself
             length = _length(fields)
             if version == b"HTTP/1.0":
-                fields.pop("expect", None)  # an HTTP/1.0 client would mistake a 100 for the response (RFC 9110, 10.1.1)
+                fields.pop("expect", None)  # HTTP/1.0 clients do not understand 100 Continue (RFC 9110, 10.1.1)
         host = fields.get("host")
         if host is None:
             if version == b"HTTP/1.1":
                 raise Malformed(400)
         elif len(host) > HOST_MAX or not _is_host(host):
             raise Malformed(400)
-        if target[:1] != b"/" and b"://" in target:  # in absolute form, the target's host is used (RFC 9112, 3.2.2)
+        if target[:1] != b"/" and b"://" in target:  # in absolute form, use the target's host (RFC 9112, 3.2.2)
             fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
@@ -173,7 +173,7 @@ def _asks_to_close(connection: str) -> bool:
 def _length(fields: dict[str, str]) -> int:
     """Returns the length of the body, or -1 if it is chunked. Raises Malformed.
 
-    llhttp has already rejected repeated lengths, and a length combined with a transfer coding.
+    llhttp has already rejected repeated lengths, and requests with both a length and a transfer coding.
     """
     coding = fields.get("transfer-encoding")
     if coding is None:
@@ -187,7 +187,7 @@ def _length(fields: dict[str, str]) -> int:
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """Returns the decoded path, and the query as sent. Raises Malformed if there is a fragment."""
+    """Returns the decoded path and the query as sent. Raises Malformed if there is a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
@@ -198,20 +198,20 @@ def split_target(target: bytes) -> tuple[str, str]:
 
 
 class Source(BodySource, Protocol):
-    """The connection from which the bytes are received."""
+    """The connection that the bytes come from."""
 
     peer: str
 
 
 class MessageReader:
-    """Reads the messages of one connection."""
+    """Reads the messages that arrive on one connection."""
 
     def __init__(self, source: Source, names: FieldNames) -> None:
         self.waiting: deque[RequestMessage] = deque()  # requests to be answered, in order
-        self.rejected: int | None = None  # the status for an invalid message
-        self.rejects_head = False  # whether the method of that message is HEAD
+        self.rejected: int | None = None  # the status of the response to an invalid message
+        self.rejects_head = False  # whether the invalid message has the method HEAD
         self.over = False  # whether reading has ended
-        self.sends_on = False  # whether the client sends more data after reading has ended
+        self.sends_on = False  # whether the client keeps sending after reading has ended
         self._source: Source = source
         self._heads = HeadReader(names)
         self._stream: BodyStream | None = None  # the body that is still arriving
@@ -220,7 +220,7 @@ class MessageReader:
         self.received = 0  # bytes since the last response
         self._started = 0.0
         self._empty_bytes = 0  # bytes of empty lines since the last request
-        self._is_last = False  # whether the request whose body is arriving is the last one
+        self._is_last = False  # whether the connection closes after the request whose body is arriving
 
     @property
     def within_head(self) -> bool:
@@ -232,18 +232,18 @@ class MessageReader:
 
     @property
     def is_full(self) -> bool:
-        """Whether reading must pause, because the buffer of a body is full or too many requests are waiting."""
+        """Whether reading must pause because a body's buffer is full or too many requests are waiting."""
         if self._stream is not None:
             return self._stream.is_full
         return len(self.waiting) > PIPELINE_MAX and bool(self._unread)
 
     @property
     def held(self) -> int:
-        """Returns the bytes in memory, without those of the request in flight."""
+        """Returns how many bytes are in memory, excluding the request in flight."""
         return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Reads messages until too many are waiting. `now` is from time.perf_counter."""
+        """Reads messages until too many are waiting. `now` comes from time.perf_counter."""
         self.received += len(data)
         try:
             if not self._unread:
@@ -271,7 +271,7 @@ class MessageReader:
             self.reject(error.status, data)
 
     def _feed_head(self, data: bytes, now: float) -> bytes:
-        """Reads a head and returns the remaining data. Raises Malformed."""
+        """Reads one head and returns the remaining data. Raises Malformed."""
         if data[0] in b"\r\n":
             line = data.lstrip(b"\r\n")  # empty lines before a request line are ignored (RFC 9112, 2.2)
             self._empty_bytes += len(data) - len(line)
@@ -314,7 +314,7 @@ class MessageReader:
         return rest
 
     def end(self) -> None:
-        """Stops reading."""
+        """Stops reading, and drops unread data."""
         self.over = True
         self._unread = b""
         self._heads.close()
@@ -324,7 +324,7 @@ class MessageReader:
             self._stream = None
 
     def reject(self, status: int, message: bytes = b"") -> None:
-        """Stops reading. The message gets this status, unless the application already handles its head."""
+        """Stops reading and rejects the message with this status, unless the application is already handling it."""
         if self._stream is None:
             self.rejected = status
             self.rejects_head = (message or self._unread).startswith(b"HEAD ")
@@ -333,7 +333,7 @@ class MessageReader:
 
 
 def _check_unfinished(head: bytes) -> None:
-    """Raises Malformed if an incomplete head cannot become valid."""
+    """Raises Malformed if an incomplete head can no longer become valid."""
     _check_length(head)
     if head.count(b"\n") - 1 > FIELDS_MAX:
         raise Malformed(431)
@@ -344,7 +344,7 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    Other checks are needed only after a line end. Searching the whole head after each byte would take 50 µs.
+    This is the only check before the next line end. Running all checks after each byte would take 50 µs.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

@@ -1,4 +1,4 @@
-"""The environment variables used by a reload: one for the trial start, and one to pass state across the `exec`."""
+"""The environment variables used by a reload: one for the trial start, and one for state kept across the `exec`."""
 
 import json
 import os
@@ -6,17 +6,17 @@ import os
 import msgspec
 
 HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
-TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start; contains the digests of the running workers as JSON
+TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start; the running workers' digests as JSON
 
-# Digests of the workers' settings, by name. The settings themselves may contain passwords.
+# Digests of the workers' settings, by name. The settings themselves are not passed on, as they may contain passwords.
 Digests = dict[str, str]
 
 
 class Handover(msgspec.Struct):
-    """The state that a main process passes to its successor across the `exec`."""
+    """The state that the main process passes to its successor across the `exec`."""
 
-    sockets: list[list[int]]  # descriptors, which stay open across the `exec`
-    workers: dict[int, int]  # process ids, and the index of each worker's sockets
+    sockets: list[list[int]]  # file descriptors, which stay open across the `exec`
+    workers: dict[int, int]  # the index of each worker's sockets, by process id
     retired: set[int]
     digests: Digests
     reload_again: bool
@@ -27,7 +27,7 @@ class Handover(msgspec.Struct):
         return msgspec.json.decode(text, type=cls) if text is not None else None
 
     def in_environment(self) -> dict[str, str]:
-        """Returns the environment of the successor."""
+        """Returns the environment variables for the successor."""
         return {**os.environ, HANDOVER: msgspec.json.encode(self).decode()}
 
 
@@ -36,12 +36,12 @@ def trial_environment(running: Digests) -> dict[str, str]:
 
 
 def running_digests() -> Digests:
-    """Returns the digests of the running workers. Only for a trial start."""
+    """Returns the running workers' digests. Only for a trial start."""
     return dict(json.loads(os.environ[TRIAL]))
 
 
 def is_trial() -> bool:
-    """Whether this process only checks whether the service can start."""
+    """Whether this process is a trial start, which only checks whether the service can start."""
     return TRIAL in os.environ
 
 

@@ -15,10 +15,10 @@ from petstore.server.sockets import BACKLOG, Sockets
 from petstore.server.tls import TlsTransport
 from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
-ACCEPT_TURNS = 500  # iterations of the event loop after a stop signal; each accepts one waiting connection
+ACCEPT_TURNS = 500  # iterations of the event loop after a stop signal, each of which accepts one pending connection
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # the main process repeats the signal after each failed start
-RETIRE_IDLE = 10.0  # seconds that a connection may be idle after a reload; active clients reconnect on their own
+COVER_SECONDS = 2 * PAUSE_MAX  # longer than the interval at which the main process repeats the signal
+RETIRE_IDLE = 10.0  # seconds after a reload until idle connections are closed
 
 
 async def serve_connections(
@@ -29,10 +29,10 @@ async def serve_connections(
     others: Sequence[socket.socket] = (),
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves connections. Ends within seconds after SIGTERM or SIGINT, and within a minute after RETIRE (a reload).
+    """Serves connections. Returns within seconds of SIGTERM or SIGINT, and within about a minute of RETIRE (a reload).
 
-    `others` are sockets of other workers, on which this worker accepts connections after COVER. `stopping` is called
-    when the shutdown begins.
+    `others` are other workers' sockets. After COVER, this worker temporarily accepts connections on them. `stopping` is
+    called when the shutdown begins.
     """
     loop = asyncio.get_running_loop()
     stop, retire, cover = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -75,17 +75,20 @@ async def _tick(server: HttpServer) -> None:
 async def _cover(
     others: Sequence[socket.socket], listen: Callable[[socket.socket], Awaitable[asyncio.Server]], cover: asyncio.Event
 ) -> None:
-    """Accepts connections for a worker that cannot be replaced, because the kernel still assigns them to its socket."""
+    """Accepts connections on the sockets of a worker that died and cannot be replaced yet.
+
+    The kernel keeps assigning new connections to those sockets.
+    """
     while await cover.wait():
         listeners: list[asyncio.Server] = []
         try:
             for each in others:
-                listeners += [await listen(each.dup())]  # a listener closes its socket when it is closed
+                listeners += [await listen(each.dup())]  # closing a listener also closes its socket
             with contextlib.suppress(TimeoutError):
                 while cover.is_set():
                     cover.clear()
                     await asyncio.wait_for(cover.wait(), COVER_SECONDS)
-        except OSError:  # too many open files; the main process will repeat the signal
+        except OSError:  # for example, too many open files; the main process will repeat the signal
             cover.clear()
         finally:
             for listener in listeners:
@@ -93,7 +96,7 @@ async def _cover(
 
 
 async def _first(*works: Coroutine[Any, Any, object]) -> None:
-    """Waits until one of the coroutines is done, and cancels the others."""
+    """Waits until one of the coroutines finishes, and cancels the others."""
     tasks = [asyncio.create_task(work) for work in works]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Listening sockets. The main process opens or inherits them, and keeps them open for later workers."""
+"""Listening sockets. The main process opens or inherits them, and keeps them open for future workers."""
 
 import errno
 import os
@@ -7,17 +7,17 @@ import socket
 from petstore.errors import OperatorError
 
 BACKLOG = 4096
-KERNEL_BUFFER = 128 * 1024  # bytes of kernel buffer in each direction; the default is 4 to 6 MiB
-FIRST_ACTIVATED = 3  # the first descriptor that systemd passes
+KERNEL_BUFFER = 128 * 1024  # bytes of kernel buffer in each direction; by default, it grows to 4 to 6 MiB
+FIRST_ACTIVATED = 3  # the first file descriptor that systemd passes
 
 Sockets = list[socket.socket]
-Address = tuple[str, int | None]  # a host and a port, or a path that begins with `unix:`
+Address = tuple[str, int | None]  # a host and a port, or `unix:` followed by a path, and None
 
 
 def check_port(host: str, port: int) -> None:
     """Raises OperatorError if the port is in use.
 
-    Listening would not fail. With SO_REUSEPORT, a second service could start and get half of the connections.
+    Because of SO_REUSEPORT, listening itself would not fail. A second service would get half of the connections.
     """
     if not _activated():
         for each in _listening(host, port, shared=False):
@@ -25,7 +25,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """Returns the sockets of each of `count` workers, or the sockets from systemd, which all workers share.
+    """Returns separate sockets for each of `count` workers or, with socket activation, one group shared by all.
 
     Raises OperatorError.
     """
@@ -37,14 +37,14 @@ def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
 def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError.
 
-    Workers have separate sockets, so that the kernel distributes connections evenly. The main process keeps all sockets
-    open. If a worker dies, its successor accepts the connections that wait on its socket.
+    Each worker has its own sockets, so that the kernel distributes connections evenly. The main process keeps all
+    sockets open. If a worker dies, its successor accepts the connections that are waiting on its sockets.
     """
     return [_listening(host, port, shared=True) for _ in range(count)]
 
 
 def _listening(host: str, port: int, *, shared: bool) -> Sockets:
-    """Opens a socket on every address of `host`. If `shared`, other sockets may listen too. Raises OperatorError."""
+    """Opens a socket on every address of `host`. `shared` sets SO_REUSEPORT. Raises OperatorError."""
     made: Sockets = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -65,15 +65,15 @@ def _listening(host: str, port: int, *, shared: bool) -> Sockets:
 
 
 def activated_addresses() -> list[Address]:
-    """Returns the addresses of the sockets that systemd opened for this process. Empty without socket activation.
+    """Returns the addresses of the sockets that systemd opened for this process, or [] without socket activation.
 
-    Raises OperatorError if one of the sockets cannot be used.
+    Raises OperatorError if a socket cannot be used.
     """
     return [_address_of(fd) for fd in _activated()]
 
 
 def _activated() -> range:
-    """Returns the descriptors of these sockets. Raises OperatorError."""
+    """Returns the file descriptors of the sockets that systemd opened. Raises OperatorError."""
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     given = os.environ.get("LISTEN_FDS", "0") if ours else "0"
     if not (given.isascii() and given.isdigit() and len(given) < 5):
@@ -82,7 +82,7 @@ def _activated() -> range:
 
 
 def _address_of(fd: int) -> Address:
-    """Raises OperatorError."""
+    """Returns the address that a socket listens on. Raises OperatorError."""
     try:
         with socket.socket(fileno=os.dup(fd)) as found:
             if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -1,6 +1,6 @@
-"""TLS with bounded memory: creates the SSL context, and encrypts between a socket and its connection.
+"""TLS with bounded memory: creates the SSL context, and encrypts and decrypts a connection's data.
 
-The TLS transport of asyncio uses up to 546 KiB for an idle connection, and does not count unsent bytes of its socket.
+asyncio's own TLS transport uses up to 546 KiB for an idle connection, and does not count its socket's unsent bytes.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from petstore.errors import OperatorError
 from petstore.server.connection import HEAD_TIMEOUT, Connection
 from petstore.server.http_server import HttpServer
 
-RECORD = 16 * 1024  # bytes to encrypt at once; OpenSSL's buffers never shrink
-PIECE = 4 * 1024  # bytes to decrypt at once, for the same reason
-# For TLS 1.2, only ciphers with forward secrecy and authenticated encryption (Mozilla's "intermediate" configuration).
+RECORD = 16 * 1024  # maximum bytes to encrypt at a time, because OpenSSL's buffers never shrink
+PIECE = 4 * 1024  # maximum bytes to decrypt at a time, for the same reason
+# For TLS 1.2, allow only ciphers with forward secrecy and authenticated encryption, as in Mozilla's "intermediate"
+# configuration.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Returns None if there is no certificate. Raises OperatorError if the certificate or its key is not valid."""
+    """Creates the SSL context, or returns None if TLS is off. Raises OperatorError if a file is not valid."""
     if cert is None or key is None:
         return None
     for option, file in (("--tls-cert", cert), ("--tls-key", key)):
@@ -37,7 +38,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
-    context.options |= ssl.OP_NO_RENEGOTIATION  # clients do not need renegotiation, and it takes CPU time
+    context.options |= ssl.OP_NO_RENEGOTIATION  # no client needs renegotiation, and it costs CPU time
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
@@ -48,7 +49,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """The asyncio protocol of a socket, and the transport of a connection."""
+    """Sits between a socket and a connection: the protocol of the socket, and the transport of the connection."""
 
     def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -75,19 +76,19 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._end_handshake()
         if self._is_open:
             self._connection.connection_lost(error)
-        del self._connection  # breaks a reference cycle
+        del self._connection  # break a reference cycle
 
     def eof_received(self) -> bool:
         return self._is_open and self._connection.eof_received()
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended or self._client_has_ended:
-            self._connection.data_received(data)  # counts the bytes and drops them
+            self._connection.data_received(data)  # the connection counts and drops these bytes
             return
         try:
             plain = self._decrypted(data)
-        except ssl.SSLError:  # a client error, which is not logged
-            self._flush()  # sends the alert
+        except ssl.SSLError:  # client error; not logged
+            self._flush()  # send the alert
             self._socket.close()
             return
         self._flush()
@@ -155,7 +156,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # TLS
 
     def _decrypted(self, data: bytes) -> bytes:
-        """Raises SSLError."""
+        """Decrypts data, and performs the handshake if it is not complete. Raises SSLError."""
         plain = []
         incoming, tls = self._incoming, self._tls
         for start in range(0, len(data), PIECE):
@@ -164,7 +165,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 if not self._is_open:
                     tls.do_handshake()
                     self._open()
-                # Check for data first. Raising an exception after each message would take longer than decryption.
+                # Check for data first. Without data, `read` raises an exception, which takes longer than decryption.
                 while incoming.pending or tls.pending():
                     part = tls.read(RECORD)
                     if not part:
@@ -191,7 +192,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._socket.write(self._outgoing.read())
 
     def _send_close_notify(self) -> None:
-        """Sends a close_notify without waiting for that of the client."""
+        """Sends a close_notify without waiting for the client's."""
         if not self._has_ended:
             self._has_ended = True
             with contextlib.suppress(ssl.SSLError):

@@ -1,4 +1,4 @@
-"""A worker process: runs it, detects when it is ready, and decides when to restart it."""
+"""Runs a worker process, detects when it is ready, and decides when to restart it."""
 
 import logging
 import math
@@ -14,20 +14,20 @@ from petstore.observability.logs import event
 from petstore.server.sockets import Sockets
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # makes a worker finish its connections, within RETIRE_TIMEOUT
-COVER = signal.SIGUSR2  # makes a worker temporarily accept connections on the sockets of other workers
+RETIRE = signal.SIGUSR1  # tells a worker to finish its connections within RETIRE_TIMEOUT and exit
+COVER = signal.SIGUSR2  # tells a worker to temporarily accept connections on other workers' sockets
 
 CRASHES_MAX = 5
 PAUSE_MIN, PAUSE_MAX = 0.1, 30.0  # seconds
 
-# The main function of a worker. Its arguments are its sockets, the sockets of other workers, in case one of them cannot
-# be replaced, and a function to call once it accepts connections.
+# A worker's main function. Its arguments are its own sockets, the other workers' sockets (for COVER), and a function to
+# call once the worker accepts connections.
 Work = Callable[[Sockets, Sockets, Callable[[], None]], None]
 
 
 class Worker:
     def __init__(self, pid: int, slot: int, ready_pipe: int | None) -> None:
-        """`ready_pipe` is None for a worker of the predecessor, which is already ready."""
+        """`ready_pipe` is None if the previous main process started the worker, which is then already ready."""
         self.pid = pid
         self.slot = slot  # the index of its sockets
         self.is_ready = ready_pipe is None
@@ -46,7 +46,7 @@ class Worker:
 
 
 def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> None:
-    """Runs a worker process after the fork. Does not return."""
+    """Runs the worker in the forked process. Does not return."""
 
     def ready() -> None:
         os.write(ready_pipe, b"1")
@@ -70,13 +70,13 @@ def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> No
 
 
 class Restarts:
-    """Decides when to restart a worker that died: immediately or, if it crashed on startup, after a growing pause.
+    """Decides when to restart a worker that died: immediately or, if it crashed on startup, with exponential backoff.
 
-    Each worker has a slot, which its successor takes over. `now` is in seconds of a monotonic clock.
+    Each worker has a slot, which its successor takes over. `now` comes from time.monotonic.
     """
 
     def __init__(self) -> None:
-        self.due: dict[int, float] = {}  # slots without a worker, and when to start the next one
+        self.due: dict[int, float] = {}  # when to start a new worker, for each slot without one
         self._crashes_of: dict[int, int] = {}  # consecutive crashes of each slot
         self._crashes = 0  # crashes since the last time a worker died after running for at least a second
 
@@ -86,7 +86,7 @@ class Restarts:
         self._crashes_of.pop(slot, None)
 
     def crashed(self, slot: int, now: float) -> float:
-        """Called when a worker crashes on startup. Returns the seconds until the next start."""
+        """Called when a worker crashes on startup. Returns how many seconds to wait before the next start."""
         self._crashes += 1
         crashes = self._crashes_of[slot] = self._crashes_of.get(slot, 0) + 1
         pause = min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(crashes - 1, 16))
@@ -105,5 +105,5 @@ class Restarts:
         return due
 
     def seconds_to_next(self, now: float) -> float:
-        """Returns the seconds until the next start, or infinity if no slot is waiting."""
+        """Returns the seconds until the next restart is due, or infinity if there is none."""
         return max(0.0, min(self.due.values(), default=math.inf) - now)

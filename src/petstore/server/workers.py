@@ -1,12 +1,12 @@
-"""The main process: forks the workers, restarts those that die, reloads without dropping requests, and stops them.
+"""The main process: starts and stops workers, restarts workers that die, and reloads without dropping requests.
 
-A reload (SIGHUP) first tries to start the service in a separate process. Then the main process replaces itself with the
-program on disk (`exec`) and passes on the listening sockets and the process ids of its workers. It starts new workers
-on the same sockets. When all new workers are ready, it retires the old ones. If the new workers cannot start, the old
-ones stay.
+A reload (SIGHUP) first starts the service in a separate process as a trial. If that succeeds, the main process replaces
+itself with the program on disk (`exec`), but keeps its listening sockets and its workers. It then starts new workers on
+the same sockets. When all new workers are ready, it retires the old ones. If the new workers cannot start, it keeps the
+old ones.
 
-If a worker cannot be restarted, the main process keeps trying while other workers serve. The service ends only if no
-worker is ready.
+If a worker cannot be restarted, the main process keeps trying while the other workers serve requests. The service exits
+only if workers keep crashing and none is ready.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from petstore.server.sockets import Sockets, inherited, worker_sockets
 from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
-WORKERS_MAX = 8  # the default number of workers is at most this
-CRASH_SECONDS = 1.0  # a worker that dies sooner has crashed on startup
-READY_TIMEOUT = 60.0  # seconds until all new workers of a reload must be ready
+WORKERS_MAX = 8  # maximum of the default number of workers
+CRASH_SECONDS = 1.0  # if a worker dies sooner than this, it counts as crashed on startup
+READY_TIMEOUT = 60.0  # seconds after which a reload fails if the new workers are not ready
 POLL = 0.02  # seconds between checks while a worker is starting
 
 
 def default_count() -> int:
-    """Returns the number of cores that this process may use, given its affinity and its cgroup's quota. At most 8."""
+    """Returns how many cores this process may use, according to its affinity and its cgroup's quota, but at most 8."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -48,7 +48,7 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests` are the digests of the workers' settings, for the trial start of a reload. Raises OperatorError."""
+        """`digests` are digests of the workers' settings, for a reload's trial start. Raises OperatorError."""
         self._work = work
         self._count = count
         self._digests = digests or {}
@@ -68,12 +68,12 @@ class Supervisor:
         self._sockets = sockets or worker_sockets(host, port, count)
 
     def run(self) -> int:
-        """Runs until SIGTERM or SIGINT. Returns the exit code: 1 if no worker is ready and new ones keep dying."""
+        """Runs until SIGTERM or SIGINT. Returns the exit code, which is 1 if the workers kept dying."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for slot in range(self._count):
             self._start(slot)
-        self._reap()  # a worker may have died during the `exec`, when its signal was discarded
+        self._reap()  # if a worker died during the `exec`, its SIGCHLD was lost
         while self._workers or self._restarts.due or self._previous or self._retired:
             received = signal.sigtimedwait(SIGNALS, self._wait())
             if received is not None:
@@ -82,7 +82,7 @@ class Supervisor:
         return 1 if self._failed else 0
 
     def _wait(self) -> float:
-        """Returns the seconds after which `_poll` must run even without a signal."""
+        """Returns how many seconds to wait for a signal before calling `_poll`."""
         starting = any(not worker.is_ready for worker in self._workers.values())
         if starting or self._trial is not None or self._stopping:
             return POLL
@@ -97,7 +97,7 @@ class Supervisor:
             self._stop()
 
     def _poll(self) -> None:
-        """Starts workers that are due, checks for ready workers and a finished trial, and enforces timeouts."""
+        """Starts workers that are due, checks whether workers are ready or a trial has ended, and enforces timeouts."""
         now = time.monotonic()
         for slot in self._restarts.take_due(now):
             self._start(slot)
@@ -121,7 +121,7 @@ class Supervisor:
         ready, written = os.pipe()
         try:
             pid = os.fork()
-        except OSError as error:  # no memory, or too many processes
+        except OSError as error:  # out of memory, or too many processes
             os.close(ready)
             os.close(written)
             pause = self._restarts.crashed(slot, time.monotonic())
@@ -136,9 +136,9 @@ class Supervisor:
         self._workers[pid] = Worker(pid, slot, ready)
 
     def _sockets_of(self, slot: int) -> Iterator[Sockets]:
-        """Returns the sockets of a worker, and all other sockets.
+        """Returns a worker's own sockets, and all other sockets.
 
-        Every socket has a worker, even if a reload changes the number of workers.
+        Every socket is assigned to a worker, even if a reload has changed the number of workers.
         """
         groups = len(self._sockets)
         mine = [slot % groups] if slot >= groups else range(slot, groups, self._count)
@@ -186,7 +186,7 @@ class Supervisor:
             self._survive_crash()
 
     def _survive_crash(self) -> None:
-        """If a worker crashed on startup, lets a ready worker cover its sockets. Stops if no worker is ready."""
+        """Tells a ready worker to cover for one that crashed on startup. If none is ready, stops after five crashes."""
         ready = [worker.pid for worker in self._workers.values() if worker.is_ready]
         if ready:
             self._signal({min(ready)}, COVER)
@@ -221,7 +221,7 @@ class Supervisor:
         if self._stopping:
             event(logging.WARNING, "reload ignored", cause="the service is stopping")
             return
-        if self._is_reloading:  # the running reload may have read the files before they changed
+        if self._is_reloading:  # the reload in progress may have read the files before they changed
             if not self._reload_again:
                 event(logging.INFO, "reload queued")
             self._reload_again = True
@@ -274,7 +274,7 @@ class Supervisor:
         event(logging.INFO, "reloaded", workers=len(self._workers))
 
     def _give_up_reload(self, cause: str) -> None:
-        """Keeps the old workers and stops the new ones."""
+        """Logs the cause, stops the new workers and keeps the old ones."""
         _log_refusal(cause)
         for worker in self._workers.values():
             worker.check_ready()
@@ -285,7 +285,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.close()
         self._workers = {pid: Worker(pid, slot, None) for pid, slot in self._previous.items()}
-        # Previous workers that died in the meantime have no successor yet.
+        # Restart old workers that died in the meantime.
         self._restarts.due.clear()
         missing = set(range(self._count)) - set(self._previous.values())
         self._restarts.due = dict.fromkeys(missing, time.monotonic())
