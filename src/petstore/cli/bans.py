@@ -37,7 +37,8 @@ async def list_(backends: Backends) -> Output:
 async def lift(backends: Backends, key_id: str) -> Output:
     """Lift a key's ban and forget its earlier bans. KEY_ID is the key's id, as shown by bans list.
 
-    Prints when the next request will be admitted. Lifting a ban does not reset the key's limits.
+    Prints when the next request will be admitted. The key may still be over its limits, because its counters are not
+    reset.
     """
     after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}

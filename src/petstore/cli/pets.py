@@ -250,8 +250,8 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… | REMOVAL is either the ids of animals, or the id of a removal, as printed by pets remove. To find both kinds of
-    ids, use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
+    ID… | REMOVAL is either animal ids, or one removal id, as printed by pets remove. To find ids of either kind,
+    use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
     that undo-import has removed cannot be restored. Import the file again instead.
 
     \b

@@ -75,8 +75,8 @@ def _setting(
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy headers.")
-@_setting("--address-per-minute", "Requests per minute without a valid key, for each client address.")
-@_setting("--connections-per-address", "Connections to each worker, for each client address.")
+@_setting("--address-per-minute", "Requests without a valid key from each client address, per minute.")
+@_setting("--connections-per-address", "Connections from each client address, per worker.")
 @_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each additional ban is twice as long.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
 @_setting("--ban-strikes", "Consecutive refused requests before a ban.",

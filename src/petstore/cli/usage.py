@@ -68,7 +68,7 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    Base bills on "admitted", which counts all requests until now except those answered with 429. A running service adds
+    Base bills on "admitted", which counts all requests so far, except those answered with 429. A running service adds
     429s and errors every five seconds.
 
     --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is
