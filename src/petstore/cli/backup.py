@@ -37,7 +37,7 @@ _file = click.Path(path_type=Path)
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Write both environments to FILE while the service runs.
 
-    With --keep, the command writes to DIR, and names the file after the current time.
+    FILE|DIR is a file or, with --keep, a directory for files that are named after their time.
     The file contains every animal that was acknowledged before the backup began. It appears only when it is complete.
     If the store is in PostgreSQL, the command prints which PostgreSQL tools to use instead.
 
