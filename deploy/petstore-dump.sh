@@ -1,7 +1,7 @@
 #!/bin/sh
-# /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to the directory $1, names the dump after its time, and tests it
-# by restoring it into a second database. That database, petstore_dump_test, must exist and belong to the user in the URL.
-# The script replaces its content.
+# /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to a timestamped file in the directory $1, and tests the dump
+# by restoring it into a second database, petstore_dump_test. That database must exist and belong to the user in the
+# URL. The script overwrites it.
 set -eu
 . "$(dirname "$0")/petstore-urls.sh"
 address=${STORE%%\?*}
@@ -12,12 +12,12 @@ file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 umask 077
 pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$STORE"
 ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
-# Before dropping anything, make sure that this is not the database of the service.
+# Before dropping anything, make sure that this is not the service's database.
 [ "$(ask 'SELECT current_database()')" = petstore_dump_test ] || {
   echo "petstore-dump: the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, optionally with ?PARAMETERS" >&2
   exit 1
 }
-# Do not use pg_restore --clean, which fails if an earlier version of Petstore has left other tables.
+# Do not use pg_restore --clean, because it fails if an earlier version of Petstore left other tables behind.
 ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
 pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"
 [ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }

@@ -1,9 +1,9 @@
-# /opt/petstore/deploy/petstore-urls.sh: reads the settings of the service, and sets STORE (a URL for psql and pg_dump) and
+# /opt/petstore/deploy/petstore-urls.sh: reads the service's settings, and sets STORE (a URL for psql and pg_dump) and
 # GATE (options for redis-cli). Source it in a shell: . /opt/petstore/deploy/petstore-urls.sh
-# Neither contains a password, because every user of this machine can read the arguments of a process. The script exports
+# Neither contains a password, because every user on this machine can read process arguments. The script exports
 # the passwords as PGPASSWORD and REDISCLI_AUTH, which these programs read.
 
-# petstore_decode TEXT: prints the text without percent-encoding.
+# petstore_decode TEXT: prints TEXT with its percent-encoding decoded.
 petstore_decode() {
   ENCODED=$1 LC_ALL=C awk 'BEGIN {
     text = ENVIRON["ENCODED"]

@@ -6,6 +6,6 @@ if [ "$(id -un)" != petstore ]; then
   exec sudo -u petstore -- "$0" "$@"
 fi
 export PETSTORE_DATA=/var/lib/petstore
-# If the file cannot be read, the script ends. Otherwise, a command could act on data that is not the service's.
+# Exit if the file cannot be read. Otherwise, the command could act on the wrong data.
 if [ -e /etc/petstore.env ]; then set -a && . /etc/petstore.env && set +a; fi
 exec /opt/petstore/.venv/bin/petstore "$@"

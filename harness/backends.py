@@ -1,4 +1,4 @@
-"""Real PostgreSQL and Redis servers for tests, on free loopback ports. From the PyPI wheels, or from PATH if newer."""
+"""Runs real PostgreSQL and Redis servers for tests, from PyPI wheels, or from PATH if that version is newer."""
 
 import asyncio
 import atexit
@@ -25,7 +25,7 @@ ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
 
 
 class Missing(Exception):
-    """A program is not installed. A test that requires it is skipped; in CI, it fails."""
+    """Raised if a program is not installed. Tests that need it are skipped, or fail in CI."""
 
 
 def program(name: str) -> str:
@@ -36,14 +36,14 @@ def program(name: str) -> str:
     return found
 
 
-# Below the ephemeral ports of the kernel. A node of a Redis Cluster also uses the port 10,000 higher.
+# Below the kernel's ephemeral ports. A Redis Cluster node also uses the port that is 10,000 higher.
 PORTS = range(10_000, 20_000)
 BLOCK = 100
 _own_ports: deque[int] = deque()
 
 
 def free_port() -> int:
-    """Returns a free port from those reserved for this process, so that it is still free when its server starts."""
+    """Returns a free port that is reserved for this process, so that it is still free when the server starts."""
     for _ in range(len(_own_ports)):
         _own_ports.rotate(-1)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def free_port() -> int:
 
 
 def _take_block() -> None:
-    """Reserves a block of ports for this test process by binding the UDP port of the first, which no server uses."""
+    """Reserves a block of ports for this process by binding its first port for UDP, which no server uses."""
     for first in PORTS[::BLOCK]:
         held = socket.socket(type=socket.SOCK_DGRAM)
         try:
@@ -144,7 +144,7 @@ class Redis(Process):
         self._databases = itertools.count()
 
     def command(self) -> list[str]:
-        # A kill loses nothing that was acknowledged, because the append-only file is written before each reply.
+        # SIGKILL loses no acknowledged writes, because the append-only file is written before each reply.
         return [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--databases", "4096", "--save", "",
                 "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder), *self._options]  # fmt: skip
 
@@ -176,7 +176,7 @@ class Postgres(Process):
         self._databases = itertools.count()
 
     def _make_data(self) -> None:
-        """Creates the data with `initdb` once, and copies the files afterwards, which is ten times as fast."""
+        """Creates the data. Runs `initdb` only the first time and then copies its files, which is ten times as fast."""
         data = self.folder / "data"
         new = _kept_folder() / "postgres"
         if new.exists():
@@ -191,8 +191,8 @@ class Postgres(Process):
         shutil.copytree(data, new)
 
     def command(self) -> list[str]:
-        # Shared memory is in the directory, so that a killed server leaves nothing elsewhere. Autovacuum would start a
-        # process for each of hundreds of databases every minute.
+        # Keep shared memory in the directory, so that a killed server leaves nothing elsewhere. Disable autovacuum,
+        # because it would start a process for each of hundreds of databases every minute.
         settings = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
                     "max_connections": 400, "fsync": "off", "shared_buffers": "64MB", "autovacuum": "off",
                     "dynamic_shared_memory_type": "mmap"}  # fmt: skip
@@ -225,7 +225,7 @@ class Postgres(Process):
         return self._bin
 
     def url(self, template: str = "template1") -> str:
-        """Creates a database on this server, which is empty or a copy of another. Returns its URL."""
+        """Creates a database on this server as a copy of `template`, which is empty by default. Returns its URL."""
         name = f"petstore_{next(self._databases)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url_of(name)
@@ -253,7 +253,7 @@ class Postgres(Process):
 
     @contextlib.contextmanager
     def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
-        """Yields a function that executes statements, which are rolled back at the end."""
+        """Yields a function that executes statements in a transaction, and rolls them back at the end."""
         import asyncpg
 
         with contextlib.closing(asyncio.new_event_loop()) as loop:
@@ -267,9 +267,9 @@ _shared: dict[type[Process], Any] = {}
 
 
 def shared(kind: type[Kind]) -> Kind:
-    """Returns the server of this kind that all tests of this process share. Each test uses a separate database."""
+    """Returns the server of this kind that all tests in this process share. Each test uses a separate database."""
     if kind not in _shared:
-        _shared[kind] = kind()  # type: ignore[call-arg]  # a kind knows its name
+        _shared[kind] = kind()  # type: ignore[call-arg]  # each subclass passes its own name
         _shared[kind].start()
     server: Kind = _shared[kind]
     return server
@@ -277,7 +277,7 @@ def shared(kind: type[Kind]) -> Kind:
 
 @functools.cache
 def _kept_folder() -> Path:
-    """Returns a directory for files of this process that are kept when a server ends."""
+    """Returns a directory for files that this process keeps after a server has stopped."""
     folder = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,6 +1,6 @@
-"""A real Chromium for tests. Checks pages with axe-core and for text that is cut off or covered.
+"""Runs Chromium for tests. Checks pages with axe-core, and looks for text that is cut off or covered.
 
-With PETSTORE_TEST_PICTURES=1, saves a screenshot of every page in tests/artifacts/; otherwise only of faulty pages.
+Saves screenshots of faulty pages in tests/artifacts/, or of every page with PETSTORE_TEST_PICTURES=1.
 """
 
 import os
@@ -24,7 +24,7 @@ ARTIFACTS = Path(__file__).parents[1] / "tests" / "artifacts"
 Look = tuple[int, int, Literal["light", "dark"]]
 LOOKS: tuple[Look, ...] = ((1280, 800, "light"), (1280, 800, "dark"), (390, 844, "dark"), (390, 844, "light"))
 
-# Finds a page wider than its window, text outside the window, text that is cut off, and texts or controls that overlap.
+# Finds a page wider than its window, text outside the window, text that is cut off, and overlapping text or controls.
 FAULTS = """() => {
   const faults = [];
   const { scrollWidth, clientWidth } = document.documentElement;
@@ -42,7 +42,7 @@ FAULTS = """() => {
   }
   const kinds = "a, button, input:not([type=hidden]), select, summary, h1, h2, code, time, bdi, b, .badge, dt, dd";
   const leaves = all.filter((e) => e.matches(kinds));
-  const boxes = leaves.flatMap((e) => [...e.getClientRects()].map((box) => [e, box])); // a text may have several lines
+  const boxes = leaves.flatMap((e) => [...e.getClientRects()].map((box) => [e, box])); // text may span several lines
   for (const [i, [e, a]] of boxes.entries())
     for (const [f, b] of boxes.slice(i + 1)) {
       const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
@@ -80,7 +80,7 @@ def look(page: Page, name: str) -> None:
 
 
 def violations(page: Page) -> list[Any]:
-    """Returns what axe-core finds on the page. Checks only the first rows of a long table, as the others are alike."""
+    """Returns axe-core violations. Checks only the first rows of long tables, because rows are alike."""
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE)
     found = page.evaluate(

@@ -1,4 +1,4 @@
-"""Claims that are true or false, for proofs and for checks of packages and images."""
+"""Checks claims and prints progress, for proofs and for checks of packages and images."""
 
 import contextlib
 import sys
@@ -8,26 +8,26 @@ from pathlib import Path
 
 
 class Broken(AssertionError):
-    """A claim is false."""
+    """Raised if a claim is false."""
 
 
 class Skipped(Exception):
-    """The claim cannot be checked on this machine. The message says why."""
+    """Raised if a claim cannot be checked on this machine. The message says why."""
 
 
 def hold(condition: object, claim: str) -> None:
-    """Raises Broken with the claim if it is false."""
+    """Raises Broken with the claim if the condition is false."""
     if not condition:
         raise Broken(claim)
 
 
 def progress(text: str) -> None:
-    """Prints the progress of a long proof, which is not part of its result."""
+    """Prints a long proof's progress to standard error, because it is not part of the result."""
     print(f"        … {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Creates a directory for data, and removes it at the end."""
+    """Creates a temporary directory for data."""
     with tempfile.TemporaryDirectory(prefix="petstore-prove-") as name:
         yield Path(name)

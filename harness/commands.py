@@ -18,7 +18,7 @@ from petstore.keys import Environment
 
 
 class Commands:
-    """Runs commands on the data of a server, whether or not it is running."""
+    """Runs commands on a server's data, whether or not the server is running."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -29,7 +29,7 @@ class Commands:
         return {**os.environ, **self.server.where}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs a command in this process, which avoids the startup time of Python."""
+        """Runs a command in this process, which avoids Python's startup time."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
@@ -46,7 +46,7 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """Returns the output of a command, which must succeed and print no errors, only what it says about new data."""
+        """Returns the output of a command, which must succeed. Standard error may only report new data and keys."""
         done = self.run(*words)
         said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
         said = re.sub("^Try it: curl .*\n", "", said)
@@ -57,7 +57,7 @@ class Commands:
         return json.loads(self.text(*words, "--json"))
 
     def fails(self, *words: str) -> str:
-        """Returns the message of a command, which must fail with exit code 2 and print nothing on standard output."""
+        """Returns a command's error message. The command must exit with code 2 and print nothing to standard output."""
         done = self.run(*words)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert done.stderr.startswith("petstore: ")

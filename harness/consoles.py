@@ -1,4 +1,4 @@
-"""Runs `petstore console` in tests, on a free port, with the data of a server that may also be running."""
+"""Runs `petstore console` in tests, on a free port, with the data of a server, which may also be running."""
 
 import contextlib
 import html
@@ -18,7 +18,7 @@ from petstore.operators import Role
 
 
 class Console:
-    """One running console. `link` signs in once."""
+    """A running console. `link` is its sign-in link, which works once."""
 
     def __init__(self, server: Server, *options: str, scheme: str = "http") -> None:
         self.server = server
@@ -72,7 +72,7 @@ class Console:
 
 
 class ConsoleClient:
-    """A browser without scripts. It has cookies and sends the `Origin` of the console's pages."""
+    """Acts like a browser without JavaScript. Keeps cookies, and sends the `Origin` of the console's pages."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -119,13 +119,13 @@ def is_sign_in_page(response: httpx.Response) -> bool:
 
 
 def cells(response: httpx.Response, label: str) -> list[str]:
-    """Returns the texts of the table cells with a label."""
+    """Returns the text of each table cell that has this label."""
     found = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', response.text, re.DOTALL)
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in found]
 
 
 def next_rows(client: ConsoleClient, page: httpx.Response) -> httpx.Response | None:
-    """Returns the rows that are loaded by scrolling to the end of a table, or None if there are no more."""
+    """Loads more rows, as scrolling to the end of a table does. Returns None if there are no more."""
     found = re.search(r'hx-get="([^"]+)" hx-trigger="revealed"', page.text)
     return client.get(html.unescape(found[1])) if found else None
 

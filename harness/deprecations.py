@@ -17,7 +17,7 @@ SUNSET = datetime(2035, 6, 1, tzinfo=UTC)  # the first sunset; the others follow
 
 
 def table(*deprecated: OperationName) -> tuple[Operation, ...]:
-    """Returns the table of operations in which exactly these are deprecated."""
+    """Returns the table of operations, with exactly these marked as deprecated."""
     return tuple(
         each._replace(
             deprecation=Deprecation(
@@ -35,7 +35,7 @@ def _install(rows: tuple[Operation, ...]) -> None:
     present = operations.OPERATIONS
     for module in [*sys.modules.values()]:
         if module.__name__.startswith("petstore.") and getattr(module, "OPERATIONS", None) is present:
-            module.OPERATIONS = rows  # type: ignore[attr-defined]  # a module has any attribute
+            module.OPERATIONS = rows  # type: ignore[attr-defined]  # modules accept any attribute
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def deprecating(*names: OperationName) -> Iterator[tuple[Operation, ...]]:
 
 
 def program(*names: OperationName) -> list[str]:
-    """Returns the words for `Server.program`."""
+    """Returns the value of `Server.program` that deprecates these operations."""
     return ["harness.deprecations", ",".join(names)]
 
 

@@ -1,4 +1,4 @@
-"""A small disk that a test or a proof can fill: a tmpfs."""
+"""Mounts a small disk (a tmpfs) that a test or a proof can fill."""
 
 import contextlib
 import subprocess
@@ -10,7 +10,7 @@ from harness.claims import Skipped
 
 @contextlib.contextmanager
 def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
-    """Mounts a disk of this size on a new directory. Raises Skipped if this user may not mount."""
+    """Mounts a disk of this size on a new directory. Raises Skipped if the user is not allowed to mount disks."""
     at.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", at], capture_output=True, text=True, check=False
@@ -26,7 +26,7 @@ def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def filled(ballast: Path) -> Path:
-    """Writes a file until the disk has no space left. Returns its path."""
+    """Fills the disk with a file. Returns the file's path."""
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             with contextlib.suppress(OSError):

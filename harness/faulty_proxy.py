@@ -1,4 +1,4 @@
-"""Proxies in front of a service on this machine, each with a fault that real proxies have."""
+"""Runs faulty proxies in front of a service on this machine. Real proxies have the same faults."""
 
 import contextlib
 import gzip
@@ -38,7 +38,7 @@ class Passed(NamedTuple):
 
 
 class Fault:
-    """A proxy without a fault, which forwards everything unchanged."""
+    """The base class of all faults. On its own, it forwards everything unchanged."""
 
     def __init__(self, upstream: int) -> None:
         self._upstream = upstream

@@ -26,7 +26,7 @@ FORGED_SQL = {
     "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
     "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
     "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
-    # Acknowledged animals would silently not be added.
+    # The service would acknowledge new animals without adding them.
     "a conflict clause": "DROP INDEX pets_edited; ALTER TABLE pets RENAME TO old; CREATE TABLE pets (id INTEGER PRIMARY"
     " KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE ON CONFLICT IGNORE, category_id INTEGER, status TEXT, edited INTEGER"
     " DEFAULT 0); DROP TABLE old",
@@ -38,7 +38,7 @@ FORGED_SQL = {
 
 
 class Zeros(NamedTuple):
-    """A member of zeros. Each block of a megabyte takes one kilobyte in the file."""
+    """A member that contains only zeros. Each one-megabyte block is compressed to a kilobyte."""
 
     name: str
     blocks: int
@@ -50,7 +50,7 @@ class Text(NamedTuple):
 
 
 def manifest_of(size: int) -> Text:
-    """Returns a manifest that claims a size for each member."""
+    """Returns a manifest that claims this size for each member."""
     members: list[dict[str, Any]] = [
         {"name": name, "bytes": size, "sha256": "0" * 64, "schema": NEWEST_SCHEMA, "rows": {}}
         for name in ("live.db", "staging.db")

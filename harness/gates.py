@@ -1,4 +1,4 @@
-"""Helpers for tests of the gate: calling a gate, waiting for it, and links that fail on purpose."""
+"""Helpers for gate tests, which call a gate, wait for it, and make its link to Redis fail."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ def use_lmdb(
 
 
 class FaultyLink:
-    """A real link to Redis. A test can replace each of its methods."""
+    """A real link to Redis whose methods a test can replace."""
 
     def __init__(self, link: Link) -> None:
         self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script

@@ -1,4 +1,4 @@
-"""Runs the app and the server's connections in this process, with a real store and gate, and a given clock."""
+"""Runs the app and the server's connections in this process, with a real store and gate, and the test's clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ class Running:
         self.secret = secret
 
     async def ask(self, path: str = "/v1/pets", query: str = "", **more: Any) -> Reply:
-        """Returns the reply to a request with the key."""
+        """Sends a request with the key, and returns the reply."""
         return await self.app.answer(request(path, query, authorization=f"Bearer {self.secret}", **more))
 
 

@@ -11,14 +11,14 @@ ANONYMOUS = 65534
 
 @contextmanager
 def folder_of_nobody() -> Iterator[Path]:
-    """Creates a directory outside pytest's directories, which only their owner can enter."""
+    """Creates a directory for the user nobody, outside pytest's directories, which only their owner can enter."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANONYMOUS, ANONYMOUS)
         yield Path(name)
 
 
 def as_nobody(work: Callable[[], object]) -> str:
-    """Runs `work` in a child process and returns its result or error as text. `work` must not import anything."""
+    """Runs `work` as the user nobody, and returns its result or error as a string. `work` must not import anything."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

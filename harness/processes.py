@@ -1,4 +1,4 @@
-"""Starts processes of the service: like the command, or forked from a process that has already imported everything."""
+"""Starts service processes with the command, or by forking a process that has already imported everything."""
 
 import gc
 import multiprocessing
@@ -15,7 +15,7 @@ _forking = False
 
 
 def fork_from_now_on() -> None:
-    """For tests, in which imports would take half of a server's time. Proofs and tests of startup run the command."""
+    """Makes `launched` fork, because imports would take half of a server's time in tests. Proofs do not call this."""
     global _forking
     _forking = True
     _forks.set_forkserver_preload(
@@ -26,12 +26,12 @@ def fork_from_now_on() -> None:
 
 
 def let_ctrl_c_through() -> None:
-    """Restores SIGINT. A shell ignores it in background processes, and every child would inherit that."""
+    """Restores SIGINT. Shells ignore it in background processes, and child processes would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Forked:
-    """A process that runs `python -m` with `words`, with the part of `subprocess.Popen` that tests use."""
+    """A forked process that runs `python -m` with `words`. Has the `subprocess.Popen` methods that tests use."""
 
     def __init__(self, words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
         log.touch()

@@ -15,7 +15,7 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 class Proxy(Process):
-    """`folder/NAME` contains the configuration, which a test can change before the start."""
+    """A proxy. A test can change its configuration file, `config`, before starting it."""
 
     def __init__(self, name: str, package: str) -> None:
         super().__init__(name)
@@ -56,7 +56,7 @@ class Nginx(Proxy):
 
 class HaProxy(Proxy):
     def __init__(self, nodes: Sequence[Server], config: str = "haproxy.cfg") -> None:
-        """Uses the configuration in deploy/ with this name."""
+        """`config` is the name of a configuration file in deploy/."""
         super().__init__("haproxy", "haproxy")
         text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
         if "/run/secrets" in text:

@@ -1,4 +1,4 @@
-"""Redis as operators run it: a Cluster of three servers, a primary with a replica and a Sentinel, and with TLS."""
+"""Runs Redis as operators do: as a Cluster of three servers, with a replica and a Sentinel, and with TLS."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +56,7 @@ class RedisCluster:
             commands = client.pipeline(transaction=False)
             for slot in slots:
                 commands.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
-            commands.execute(raise_on_error=False)  # a server without slots may be a replica by now and refuse
+            commands.execute(raise_on_error=False)  # a server without slots may have become a replica, which refuses
 
 
 def slots_of(shard: int) -> range:
@@ -73,7 +73,7 @@ KEY_IDS = [f"key_{number}" for number in range(20)]
 
 
 def key_on(shard: int) -> str:
-    """Returns a key whose record is on this shard in a new Cluster."""
+    """Returns the id of a key whose record is on this shard in a new Cluster."""
     return next(key_id for key_id in KEY_IDS if shard_of(key_record(key_id)) == shard)
 
 

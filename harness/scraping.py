@@ -1,4 +1,4 @@
-"""Scrapes /metrics and parses the result with Prometheus' parser."""
+"""Scrapes /metrics and parses the result with the Prometheus parser."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ class Scrape:
         return sum(s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
     def of(self, name: str) -> Mapping[tuple[tuple[str, str], ...], float]:
-        """Returns the samples with this name, by label."""
+        """Returns the values of all samples with this name, by their labels."""
         return {tuple(sorted(s.labels.items())): s.value for s in self.samples if s.name == name}
 
 

@@ -25,11 +25,11 @@ class Served(Server):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Returns the environment variables of the service and of commands on its data."""
+        """Returns the environment variables for the service, and for commands on its data."""
         return {**os.environ, **self.where, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
-        """`log` is a file descriptor to use instead of the log file."""
+        """Starts the service. `log` is a file descriptor to use instead of the log file."""
         command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
                    "--workers", str(self.workers), *self.options]  # fmt: skip
         with self.output.open("wb") as out, self.log.open("ab") as file:

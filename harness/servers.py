@@ -1,4 +1,4 @@
-"""Real servers for tests: runs the service in a separate process on a free loopback port, and accesses its data."""
+"""Runs the service for tests, in a separate process on a free loopback port, and accesses its data."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 
-# Our HTTP server with embedded files, with PostgreSQL and Redis, and the same app on another server.
+# Our HTTP server with SQLite and LMDB, our server with PostgreSQL and Redis, and the same app on uvicorn.
 Host = Literal["own", "cluster", "asgi"]
 HOSTS: dict[Host, str] = {
     "own": "own-sqlite-lmdb",
@@ -81,7 +81,7 @@ class Server:
 
     @property
     def where(self) -> dict[str, str]:
-        """Returns environment variables with the location of the data, for commands."""
+        """Returns the environment variables that tell commands where the data is."""
         found = {"PETSTORE_DATA": str(self.data), "PETSTORE_STORE": self.store, "PETSTORE_GATE": self.gate}
         return {name: value for name, value in found.items() if value}
 
@@ -104,7 +104,7 @@ class Server:
         return self
 
     def wait_until_ready(self) -> float:
-        """Waits until /readyz is 200 and every worker accepts connections. Returns the seconds it took."""
+        """Waits until /readyz returns 200 and every worker accepts connections. Returns the seconds it took."""
         several = self.host == "own" and self.workers > 1
         began = time.monotonic()
         while time.monotonic() - began < READY_WITHIN:
@@ -137,10 +137,10 @@ class Server:
             self.process = None
             deadline = time.monotonic() + READY_WITHIN
             while takes_connections(self.port) and time.monotonic() < deadline:
-                time.sleep(0.001)  # a killed worker may end a moment later
+                time.sleep(0.001)  # a killed worker may exit a moment later
 
     def worker_behind(self, client_port: int) -> int:
-        """Returns the process id of the worker that has a connection, from the kernel's table of sockets."""
+        """Returns the process id of the worker that handles a connection, according to the kernel's socket table."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         local, remote = f":{self.port:04X}", f":{client_port:04X}"
         (inode,) = {row[9] for row in rows if row[1].endswith(local) and row[2].endswith(remote)}
@@ -174,7 +174,7 @@ class Server:
         self.act(read)
 
     def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
-        """Runs `work` on the data while the service may be running, as the command line does."""
+        """Runs `work` on the data, as the command line does. The service may be running."""
 
         async def inside() -> T:
             settings = Settings(data=self.data, store=self.store, gate=self.gate)
@@ -208,7 +208,7 @@ class Server:
         return made
 
     def key_in_stock(self, environment: Environment = "live") -> Key:
-        """Returns a key like `key()`. Creates many at once, because opening the data takes longer than most tests."""
+        """Returns a key, like `key()`. Creates 64 at a time, because opening the data takes longer than most tests."""
         if not self._stock[environment]:
             records = [new_key(environment, "enterprise", now=time.time(), limits=PLENTY) for _ in range(64)]
             stock = [Key(record, mint(environment)) for record in records]
@@ -218,11 +218,11 @@ class Server:
                     await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
-            self._stock[environment] = stock  # only after all of them are in the store
+            self._stock[environment] = stock  # only after all keys are in the store
         return self._stock[environment].pop()
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
-        """Adds animals named Pet 1, Pet 2 and so on. Without a status, they have the three statuses in turn."""
+        """Adds animals named Pet 1, Pet 2 and so on. Without a status, they cycle through the three statuses."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
         self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
@@ -240,7 +240,7 @@ class Server:
                 yield
 
     def spoil(self) -> None:
-        """Adds an animal to the live catalogue, with a name that no version of the service can have written."""
+        """Adds a corrupt animal to the live catalogue. No version of the service can have written its name."""
         self.fill(1)
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
@@ -254,7 +254,7 @@ _empty_stores: dict[Postgres, str] = {}
 
 
 def empty_store() -> str:
-    """Returns a database with empty tables on the shared server. It is a copy, because creating the tables is slow."""
+    """Returns the URL of a new database with empty tables. Copies the tables, because creating them is slow."""
     postgres = shared(Postgres)
     if postgres not in _empty_stores:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Locations of stores and gates, which can be reopened with their data, and helpers for tests of stores."""
+"""Opens and reopens stores and gates in the same location, and provides helpers for store tests."""
 
 import asyncio
 import secrets
@@ -30,11 +30,11 @@ from petstore.timeouts import Timeouts
 
 T = TypeVar("T")
 
-NOW = 1_800_000_000  # a whole hour
+NOW = 1_800_000_000  # on the hour
 ENTRY = AuditEntry(5.0, "a test", "test", "x")
 # Tests must not fail if the machine stalls, so only tests of timeouts use the default timeouts.
 PATIENT = Bounds(timeouts=Timeouts(40))
-# A row that violates a constraint is a bug of the caller, which gets the driver's error.
+# A row that violates a constraint is a bug in the caller, which gets the driver's error.
 REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
 
 
@@ -77,7 +77,7 @@ class StorePlace(NamedTuple):
         return asyncio.run(inside())
 
     def by_hand(self, sql: str) -> list[Any]:
-        """Executes a statement on the live environment, without the service."""
+        """Executes a statement in the live environment, bypassing the service."""
         if self.url is not None:
             return shared(Postgres).execute(sql, self.url + "?options=-csearch_path%3Dpetstore_live")
         with closing(connect(self.data / "live.db")) as connection:
@@ -85,7 +85,7 @@ class StorePlace(NamedTuple):
 
 
 async def _answering(store: Store) -> None:
-    """Waits for the first call, which migrates the schema. On a busy machine, that may exceed a request's deadline."""
+    """Waits until the store responds. The first call migrates the schema, which may exceed a request's deadline."""
     for _ in range(20):
         with suppress(Unavailable):
             return await store.database.ping()
@@ -102,7 +102,7 @@ class WatchedCursor(apsw.Cursor):
 
 
 class WatchedConnection(apsw.Connection):
-    """Calls `before` and `after` with the text of each statement. `before` may raise an exception or wait."""
+    """Calls `before` and `after` with the SQL of each statement. `before` may raise an exception or wait."""
 
     def __init__(self, *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
@@ -137,7 +137,7 @@ async def sqlite_store(
 async def postgres_pool(
     place: StorePlace, size: int = 1, bounds: Bounds | None = None, *, pgbouncer: bool = False
 ) -> AsyncIterator[PostgresPool]:
-    """Opens connections to the same location, for the test's statements."""
+    """Opens connections to the same database, for the test's own statements."""
     assert place.url is not None
     pool = PostgresPool(place.url, [], StorePolicy(size, pgbouncer, bounds=bounds or PATIENT))
     try:
@@ -147,7 +147,7 @@ async def postgres_pool(
 
 
 async def nobody_is_connected(place: StorePlace) -> None:
-    """Waits until no process has a connection of the store to this location. Raises TimeoutError."""
+    """Waits until no store in any process is connected to this database. Raises TimeoutError."""
     sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
     other = await asyncpg.connect(place.url)
     async with asyncio.timeout(60):  # the server may take a while to notice a closed connection

@@ -14,8 +14,8 @@ SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # PostgreSQL's request for TLS;
 class TlsProxy:
     """Accepts TLS and plaintext connections on the same port, and forwards them to a server on this machine.
 
-    Sentinels give clients the port that they use themselves. They use this port in plaintext, and clients use it with
-    TLS. Clients of PostgreSQL first ask whether the server supports TLS.
+    Sentinels tell clients to use the same port as they do. Sentinels connect to it in plaintext, and clients with TLS.
+    PostgreSQL clients first ask whether the server supports TLS.
     """
 
     def __init__(self, certificate: Certificate, target: int = 0) -> None:

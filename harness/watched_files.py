@@ -20,7 +20,7 @@ def open_directory() -> Iterator[Path]:
 
 
 class Watch:
-    """What the other user could read, and which permissions root has seen."""
+    """The files that the other user could read, and the permissions that root saw."""
 
     def __init__(self) -> None:
         self.read: list[str] = []  # paths that the other user could open
@@ -30,7 +30,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(directory: Path) -> Iterator[Watch]:
-    """Runs two processes during the body: one opens what it can as the user nobody, one checks the modes as root."""
+    """Runs two processes during the body. One opens files as the user nobody. The other checks modes as root."""
     watch = Watch()
     stop = directory.parent / f"{directory.name}.stop"
     children = [_fork(lambda: _open_all(directory), stop, NOBODY), _fork(lambda: _modes(directory), stop, None)]

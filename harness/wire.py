@@ -42,7 +42,7 @@ def request(
 
 
 def pipelined(port: int, requests: Iterable[bytes]) -> list[Response]:
-    """Sends requests on one connection without waiting, and returns the responses. The last request asks to close."""
+    """Sends all requests on one connection, then returns the responses. The last request must close the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"".join(requests))
         return split(receive(connection).data)

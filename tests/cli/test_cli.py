@@ -137,7 +137,7 @@ def test_enterprise_key_has_custom_limits(petstore: Commands) -> None:
         (["--plan", "enterprise", "--per-minute", "5"], "--per-day"),
         (["--plan", "enterprise", "--per-minute", "0", "--per-day", "5"], "--per-minute"),
         (["--plan", "free", "--per-minute", "5", "--per-day", "5"], "free"),
-        (["--plan", "pro", "--per-minute", "3"], "pro plan has fixed limits; only --plan enterprise"),
+        (["--plan", "pro", "--per-minute", "3"], "pro plan has fixed limits; --per-minute and --per-day require"),
         (["--plan", "free", "--expires", "soon"], "soon"),
         (["--plan", "free", "--scope", "admin"], "--scope"),
         (["--plan", "free", "--env", "test"], "--env"),

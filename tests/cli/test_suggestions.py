@@ -86,7 +86,7 @@ SYSTEMD = {"systemctl start petstore": "petstore.service"}  # the unit that must
 # Literals that name a command without suggesting it: help texts, and actors in the audit log.
 NOT_SUGGESTED = {
     "The data to act on: see petstore help backends.",
-    "The settings of the service: see petstore help serve and petstore help backends.",
+    "The service's settings. See petstore help serve and petstore help backends.",
     "petstore help backends",
     "petstore serve",
     "petstore serve --demo",

@@ -33,7 +33,7 @@ WRONG = [
     ("keys create --plan pro --scope admin", "is not one of 'read', 'write'"),
     ("keys create --plan pro --expires yesterday", "write 90d, 24h, 30m or 10s"),
     ("keys create --plan pro --expires 0d", "the minimum is 1s"),
-    ("keys create --plan pro --per-minute 10", "only --plan enterprise can be combined with --per-minute"),
+    ("keys create --plan pro --per-minute 10", "--per-minute and --per-day require --plan enterprise"),
     ("keys create --plan enterprise", "needs its own limits; give --per-minute N and --per-day N"),
     ("keys create --plan enterprise --per-minute 0 --per-day 10", "is not a whole number of at least 1"),
     ("keys create --plan enterprise --per-minute ten --per-day 100", "is not a whole number of at least 1"),

@@ -21,18 +21,18 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Create, list, show, change, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "usage": ("petstore.cli.usage", "Show the requests of each key, with a chart."),
+    "usage": ("petstore.cli.usage", "Show each key's requests, with a chart."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
     "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
     "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
-    "restore": ("petstore.cli.backup", "Replace the data with a backup."),
+    "restore": ("petstore.cli.backup", "Restore the data from a backup."),
     "copy": ("petstore.cli.copy", "Copy everything to other backends, such as a cluster."),
     "check": ("petstore.cli.check", "Check the settings, the data, free space and the clock."),
     "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
-    "completion": ("petstore.cli.completion", "Print a script for shell completion."),
-    "help": ("petstore.cli.help", "Show the help page of a command or of the backend options."),
+    "completion": ("petstore.cli.completion", "Print a shell completion script."),
+    "help": ("petstore.cli.help", "Show the help page of a command, or the backend options."),
 }
 
 
@@ -80,13 +80,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs a command. An error that the operator can correct is one line and exit code 2."""
+    """Runs a command. Prints errors that the operator can correct on one line, and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # click returns the exit code of an Exit
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # click returns the code of an Exit exception
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Names the variable that an invalid value came from, and says where an option belongs."""
+    """Returns the message, with the variable that set an invalid value, or with a hint where to put options."""
     context = error.ctx
     if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
         return error.format_message() + _options_after_command(sys.argv[1:])
@@ -120,7 +120,7 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _options_after_command(words: list[str]) -> str:
-    """Suggests the same command with its options at the end, or returns nothing if there is no command."""
+    """Returns a hint to put the options at the end, or an empty string if there is no command."""
     from petstore.cli.suggestions import as_typed
     from petstore.settings import without_password
 
@@ -139,7 +139,7 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 
 def _prepare_streams() -> None:
-    """Replaces a closed stream with /dev/null. A stream that is not UTF-8 escapes characters that it cannot encode."""
+    """Replaces closed streams with /dev/null, and makes the others escape characters that they cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -153,7 +153,7 @@ def _null() -> TextIO:
 
 
 def _fail(message: str) -> None:
-    """Removes secrets and control characters, because a message may repeat an argument or the content of a file."""
+    """Prints an error and exits. Removes secrets and control characters, which may come from arguments or files."""
     # Imported here, because importing them takes longer than running `petstore --help`.
     from petstore.keys import without_keys
     from petstore.wording import printable_lines

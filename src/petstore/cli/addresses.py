@@ -1,6 +1,6 @@
-"""The addresses of the service and the console of a data directory, for commands that run in another terminal.
+"""Records the addresses of the service and the console, for commands that run in another terminal.
 
-Both write their address to the directory when they start, and leave it there when they stop, because they are likely to
+Both write their address to the data directory on startup. They do not remove it on shutdown, because they are likely to
 start at the same address again.
 """
 
@@ -23,20 +23,20 @@ CONSOLE_PORT = 8081
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """How this machine reaches a service."""
+    """The service's address as seen from this machine, and the curl command that can connect to it."""
 
     origin: str = f"http://{Settings().host}:{Settings().port}"
     curl: tuple[str, ...] = ("curl", "-i")
 
     def curl_line(self, environment: Environment, secret: str) -> str:
-        """Returns a command that lists animals."""
+        """Returns a curl command that lists animals."""
         return shlex.join(
             [*self.curl, f"{self.origin}{BASES[environment]}/pets", "-H", f"Authorization: Bearer {secret}"]
         )
 
 
 def service_address(settings: Settings, listening: Sequence[Address]) -> ServiceAddress:
-    """Returns the first address with a port, or else the Unix socket."""
+    """Returns the first address that has a port, or the Unix socket if there is none."""
     host, port = next((each for each in listening if each[1] is not None), listening[0])
     if port is None:  # any host name will do
         return ServiceAddress("http://localhost", ("curl", "-i", "--unix-socket", host.removeprefix("unix:")))
@@ -64,7 +64,7 @@ def record_console(data: Path, url: str) -> None:
 
 
 def recorded_service(data: Path) -> ServiceAddress:
-    """Returns the address of the service that started last, or the default."""
+    """Returns the address of the service that was started last, or the default address."""
     try:
         return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
     except (OSError, ValueError):  # not started yet, or on another machine
@@ -72,7 +72,7 @@ def recorded_service(data: Path) -> ServiceAddress:
 
 
 def recorded_console(data: Path) -> str:
-    """Returns the URL at which to sign in to the console that started last, or the default."""
+    """Returns the sign-in URL of the console that was started last, or the default URL."""
     try:
         return read_text(data / data_dir.CONSOLE_ADDRESS)
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Does nothing if the directory does not exist or the disk is full, because the address is only for messages."""
+    """Writes a file. Ignores errors such as a full disk, because the address is used only in messages."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
         if os.geteuid() == 0:  # the service's user must be able to read it
@@ -88,7 +88,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _reachable(host: str) -> str:
-    """Returns a host by which this machine reaches the service, even if it listens on all interfaces."""
+    """Returns the host to connect to from this machine. This is loopback if the service listens on all interfaces."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -20,12 +20,12 @@ from petstore.wording import when
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Only entries whose subject or detail contains this.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries below this number.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries with a lower number.")
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, newest first. The log of live also has sign-ins and changes to operators.
+    """Show who did what and when, newest first. Sign-ins and changes to operators are in the live log.
 
     \b
     Examples:

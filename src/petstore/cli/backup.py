@@ -31,7 +31,7 @@ _file = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE|DIR", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="Write to DIR instead of FILE, verify the backup, and keep the newest N.",
+              help="Write to DIR instead of FILE, verify the backup, and keep the N newest backups.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Only check an existing backup.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
@@ -74,15 +74,15 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 
 @click.command(cls=Command)
 @click.argument("file", type=_file)
-@click.option("--force", is_flag=True, help="Replace existing data, which is kept in DIR/replaced-…")
+@click.option("--force", is_flag=True, help="Replace existing data. The old data is moved to DIR/replaced-…")
 @data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Replace the data in the data directory with FILE, a backup.
+    """Replace the data in the data directory with the backup in FILE.
 
-    Stop the service first. All of FILE is checked before anything is replaced. The directory must be empty, unless
-    --force is given. After a crash, the next start finds either the old data or the new data.
+    Stop the service first. The command checks all of FILE before it replaces anything. The directory must be empty,
+    unless --force is given. If the command crashes, the next start uses either all of the old data or all of the new.
     All counters start at zero, and bans are lifted.
-    Ids that the old data has used are not used again, unless the old data cannot be read, which the command reports.
+    Ids from the old data are not reused. If the old data cannot be read, the command prints a warning instead.
 
     \b
     Example:
@@ -95,7 +95,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     if settings.gate is not None:
         asyncio.run(_announce_all(settings))
     for name in unreadable:
-        click.echo(f"The old {name} could not be read. Ids that it used after the backup may be used again.", err=True)
+        click.echo(f"The old {name} could not be read. Ids assigned after the backup may be reused.", err=True)
     for revoked in revived:
         for key_id in revoked.keys:
             warning = f"{key_id} was revoked after the backup and works again. Run `petstore keys revoke {key_id}`."
@@ -112,14 +112,14 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
 
 async def _announce_all(settings: Settings) -> None:
-    """Invalidates the caches of all nodes that share this gate, because the restore has replaced what they read."""
+    """Invalidates the caches of all nodes that share this gate, because the restore has replaced the data."""
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
             await backends.gate.announce(environment, CHANGES)
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends the command with an exception, which removes the unfinished backup. Ignores further signals."""
+    """Exits with an exception, so that the unfinished backup is removed. Ignores further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

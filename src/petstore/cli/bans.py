@@ -21,7 +21,7 @@ def bans() -> None:
 @bans.command(name="list")
 @on_data("read")
 async def list_(backends: Backends) -> Output:
-    """List current bans, with the names and contacts of the keys."""
+    """List current bans, with each key's name and contact."""
     data, rows = [], []
     for ban, key in await bans_with_keys(backends.stores.values(), backends.gate, time.time()):
         name, contact, environment = (key.name, key.contact, key.environment) if key else ("", "", None)
@@ -35,9 +35,10 @@ async def list_(backends: Backends) -> Output:
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """End a key's ban and forget its earlier bans. KEY_ID is the key's id, as shown by bans list.
+    """Lift a key's ban and forget its earlier bans. KEY_ID is the key's id, as shown by bans list.
 
-    Prints when the next request will be admitted. The key may still be over its limits, which the ban does not reset.
+    Prints when the next request will be admitted. The key may still be over its limits, because its counters are not
+    reset.
     """
     after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}

@@ -1,4 +1,4 @@
-"""`petstore check`: prints the findings of the doctor."""
+"""`petstore check`: prints the doctor's findings."""
 
 import asyncio
 import difflib
@@ -24,7 +24,7 @@ _settings_options = [param for param in serve.params if param.name not in ("demo
 class _Check(Command):
     elsewhere = tuple(str(param.name) for param in _settings_options)
     title = "Settings"
-    pointer = ("--data, --port, …", "The settings of the service: see petstore help serve and petstore help backends.")
+    pointer = ("--data, --port, …", "The service's settings. See petstore help serve and petstore help backends.")
 
 
 @click.command(cls=_Check, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
@@ -32,18 +32,17 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock. Changes nothing.
 
-    Takes the options and PETSTORE_… variables of petstore serve, and checks the configuration that they describe.
-    The service may be running.
+    Takes the same options and PETSTORE_… variables as petstore serve. You can run it while the service is running.
 
     \b
     Exit code:
-      0  no faults; lines marked WARN are warnings
-      1  faults, in lines marked FAULT
-      2  the check was not possible
+      0  no faults, but possibly warnings, in lines marked WARN
+      1  at least one fault, in lines marked FAULT
+      2  the check could not run
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # If all data is on servers, a node that has not started yet has no directory.
+    # If all data is on servers, a node that has never started has no data directory.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():

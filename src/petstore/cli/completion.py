@@ -1,4 +1,4 @@
-"""Shell completion: `petstore completion`, and key ids from the data that the options on the line choose."""
+"""`petstore completion`: prints a shell completion script. `key_ids` completes the ids of existing keys."""
 
 import contextlib
 import time
@@ -18,9 +18,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Returns ids of keys whose id or name starts with the incomplete word. A shell replaces a name with the id.
+    """Returns the ids of keys whose id or name starts with the incomplete word. The shell replaces a name with the id.
 
-    Returns nothing if the data cannot be read, because an error would be printed into the line being typed.
+    Returns nothing if the data cannot be read, because an error message would garble the line being typed.
     """
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
     options["data"] = options["data"] or Settings().data
@@ -44,7 +44,7 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands, options and key ids.
+    """Print a shell script that completes commands, options and key ids.
 
     \b
     Examples:

@@ -30,7 +30,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
-              help="The address of the service, for a link to its reference (default: where it listens).")  # fmt: skip
+              help="The service's address, for the link to the API reference. [default: where it listens]")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
@@ -38,8 +38,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
 def console(service_url: str | None, **options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 
-    Prints a sign-in link that works once, within an hour. An operator with a token from petstore operators add can sign
-    in at any time, and the audit log then contains the operator's name.
+    Prints a sign-in link that works once and expires after an hour. Operators with a token from petstore operators add
+    can sign in at any time, and the audit log shows their names.
 
     \b
     Examples:

@@ -36,19 +36,19 @@ from petstore.wording import counted
 
 
 @click.command(cls=Command)
-@click.option("--to-store", metavar="URL|DIR", help="The target: postgresql://…, or a directory.")
+@click.option("--to-store", metavar="URL|DIR", help="The target store: postgresql://…, or a directory.")
 @click.option(
     "--to-store-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file with the URL of the target. Keeps its password out of the process list.",
+    help="A file that contains the URL of the target store. Keeps the password out of the process list.",
 )
-@click.option("--to-gate", metavar="URL", help="The target for quotas: redis://… [default: the file in the directory]")
+@click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: the file in the directory]")
 @click.option(
     "--to-gate-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file with the URL of the target for quotas.",
+    help="A file that contains the URL of the target gate. Keeps the password out of the process list.",
 )
 @data_options
 def copy(
@@ -61,10 +61,10 @@ def copy(
 ) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Quotas are the bans, and the requests of each key that count towards its limits.
+    Quotas are bans, and the requests that count towards each key's limits.
 
-    Stop the service first. The target must be empty. The command compares every row after the copy. After an
-    interruption, the same command prints how to empty the target.
+    Stop the service first. The target must be empty. After copying, the command compares every row. If the copy
+    is interrupted, run the command again to see how to empty the target.
 
     \b
     Examples:
@@ -106,12 +106,12 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
         raise OperatorError("--to-store: start a URL with postgresql://, and a directory with ./")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-        raise OperatorError("--to-store is the directory to copy from, or contains its gate; choose another directory")
+        raise OperatorError("--to-store is the source directory or contains its gate; choose another directory")
     return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Copies everything. Recovers the gate of a target directory, which may also be the directory of the source."""
+    """Copies everything. If the target is a directory, recovers its gate first, and marks it as clean at the end."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -124,7 +124,7 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # The exclusive lock, because animals that a service adds during the copy would be missing.
+    # Take the exclusive lock, because the copy would miss animals that a running service adds.
     async with (
         Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),

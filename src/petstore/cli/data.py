@@ -1,4 +1,4 @@
-"""Runs commands on the data that their options choose, and records the user who runs them."""
+"""Runs commands on the data that their options choose, and names the user for the audit log."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from petstore.store.database import Bounds
 
 T = TypeVar("T")
 
-# What a command does with the data. `read` creates, migrates and changes nothing. `write` changes existing data.
+# How a command uses the data. `read` does not create, migrate or change anything. `write` changes existing data.
 # `create` also creates a store if there is none.
 Access = Literal["read", "write", "create"]
 
@@ -35,7 +35,7 @@ OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
 def actor() -> str:
-    """Returns the actor of this command for the audit log. With sudo, that is the person, not root."""
+    """Returns the current user for the audit log. With sudo, this is the user who ran sudo, not root."""
     return f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}"
 
 
@@ -52,9 +52,9 @@ def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
 
 
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
-    """Makes a command with the backend options and --json. It receives the open backends and its other options.
+    """Adds the backend options and --json to a command. Calls it with the open backends and its other options.
 
-    Its output is printed after the backends are closed, because the reader of a pipe may be slow.
+    Prints the output after closing the backends, because the reader of a pipe may be slow.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Outpu
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
-    """Returns the result of `work` on the data that the backend options choose. Raises OperatorError."""
+    """Runs `work` on the data that the backend options choose, and returns its result. Raises OperatorError."""
 
     async def on_backends() -> T:
         async with open_data(settings_from(where), access) as backends:
@@ -80,7 +80,7 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 
 @contextlib.contextmanager
 def naming_servers(settings: Settings) -> Iterator[None]:
-    """Adds the addresses of the servers to Unavailable, because the driver's message often does not name the host."""
+    """Adds the server addresses to Unavailable errors, because driver messages often do not name the host."""
     try:
         yield
     except Unavailable as error:
@@ -107,7 +107,7 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 def creates_store(settings: Settings) -> bool:
     """Whether a command is about to create a store in the data directory. Raises NoData if --data was not given.
 
-    A store that is created in the wrong directory by accident has keys that the running service does not know.
+    This prevents operators from accidentally creating keys in a directory that the service does not use.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
         return False
@@ -133,12 +133,12 @@ async def check_data(settings: Settings) -> None:
 
 
 def no_data(settings: Settings) -> data_dir.NoData:
-    """Returns the error. If --data was not given, the message mentions it."""
+    """Returns a NoData error. Suggests --data if it was not given."""
     return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
 
 
 async def _has_schemas(url: str) -> bool:
-    """Whether the database has our schemas. Also true if the server does not respond, which the store then reports."""
+    """Whether the database has our schemas. Also true if the server is down, because the store reports that error."""
     try:
         import asyncpg
 
@@ -156,7 +156,7 @@ def admin(backends: Backends, environment: Environment) -> Admin:
 
 
 def refuse_secret(text: str) -> None:
-    """Raises OperatorError, whose message does not repeat the secret, if an operator gave a secret instead of an id."""
+    """Raises OperatorError if the operator gave a secret instead of an id. The message does not repeat the secret."""
     if any(prefix in text for prefix in PREFIXES.values()):
         raise OperatorError(
             "this is a secret, not an id. To find its key, run `petstore keys identify` and enter the secret there."
@@ -166,7 +166,7 @@ def refuse_secret(text: str) -> None:
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
     """Returns the key with this id, from either environment. Raises OperatorError."""
     refuse_secret(key_id)
-    # PostgreSQL rejects text with U+0000 or a lone surrogate, so do not look it up.
+    # PostgreSQL rejects strings with U+0000 or lone surrogates, so do not look them up.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
             key = await store.keys.get(key_id)
@@ -176,5 +176,5 @@ async def key_of(backends: Backends, key_id: str) -> ApiKey:
 
 
 async def admin_of_key(backends: Backends, key_id: str) -> Admin:
-    """Returns the admin of the key's environment. Raises OperatorError."""
+    """Returns the `Admin` for the key's environment. Raises OperatorError."""
     return admin(backends, (await key_of(backends, key_id)).environment)

@@ -1,4 +1,4 @@
-"""`petstore help`: the help page of a command, and the page of the backend options."""
+"""`petstore help`: shows the help page of a command, or the page about the backend options."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from petstore.cli.options import backend_options, unknown_command
 
 REDIS_URLS = [
     ("redis://host:6379/0", "A Redis or Valkey server; also valkey://"),
-    ("rediss://host:6379/0", "The same over TLS; also valkeys://"),
+    ("rediss://host:6379/0", "The same, with TLS; also valkeys://"),
     (
         "redis+sentinel://host:26379,host:26379/name",
-        "The primary that these Sentinels name; over TLS rediss+sentinel://",
+        "The primary found through these Sentinels; with TLS, rediss+sentinel://",
     ),
-    ("redis+cluster://host:6379,host:6379", "A cluster that these servers belong to; over TLS rediss+cluster://"),
+    ("redis+cluster://host:6379,host:6379", "The cluster that contains these servers; with TLS, rediss+cluster://"),
 ]
 
 
@@ -34,7 +34,7 @@ def backends(**_: Any) -> None:
     """Choose the data that a command acts on.
 
     One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
-    PostgreSQL and a gate in Redis or Valkey. The directory then has only the files of this machine.
+    PostgreSQL and a gate in Redis or Valkey. The directory then contains only this machine's files.
 
     Each option can also be set with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
 
@@ -56,7 +56,7 @@ def help(ctx: click.Context, words: tuple[str, ...]) -> None:
 
     \b
     Examples:
-      petstore help backends            the options that choose the data, in full
+      petstore help backends            all options that choose the data
       petstore help keys create
     """
     root = ctx.find_root()

@@ -33,7 +33,7 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
 SECRET_MAX = 1_000_000  # characters that `identify` reads
-HISTORY_MAX = 20  # audit entries of a key in text; JSON has all of them
+HISTORY_MAX = 20  # audit entries shown for a key; JSON output contains all entries
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
@@ -72,7 +72,7 @@ def create(
     plan: Plan, environment: Environment, name: str, contact: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Create a key and print its secret, once. Prints a curl command that uses it to standard error.
+    """Create a key and print its secret, once. Also prints an example curl command to standard error.
 
     \b
     Examples:
@@ -81,9 +81,7 @@ def create(
       petstore keys create --plan enterprise --per-minute 5000 --per-day 2000000
     """
     if plan != "enterprise" and (per_minute or per_day):
-        raise OperatorError(
-            f"the {plan} plan has fixed limits; only --plan enterprise can be combined with --per-minute and --per-day"
-        )
+        raise OperatorError(f"the {plan} plan has fixed limits; --per-minute and --per-day require --plan enterprise")
     if plan == "enterprise" and not (per_minute and per_day):
         raise OperatorError("an enterprise key needs its own limits; give --per-minute N and --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
@@ -107,13 +105,13 @@ def create(
 
 @keys.command(name="list")
 @click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Only this environment.")
-@click.option("--plan", type=_plan, help="Only keys of this plan.")
+@click.option("--plan", type=_plan, help="Only keys on this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
 @click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains this.")
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
               help="Only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
-              help="The order: newest first, by name, last used first, or most used today first.")  # fmt: skip
+              help="The order: newest first, by name, most recently used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
 @on_data("read")
@@ -159,7 +157,7 @@ async def list_(
 async def show(backends: Backends, key_id: str) -> Output:
     """Show one key with its state, last errors and history.
 
-    ID is the key's id, as shown by keys list. --json also has the request id of each error.
+    ID is the key's id, as shown by keys list. --json also includes the request id of each error.
     """
     return await _one_key(backends, await key_of(backends, key_id))
 
@@ -169,8 +167,8 @@ async def show(backends: Backends, key_id: str) -> Output:
 def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to.
 
-    Reads the secret from standard input, or prompts for it without showing it. The secret therefore does not appear in
-    arguments, shell history or logs. In a longer text, such as a leaked file, the command uses the first secret.
+    Reads the secret from standard input, or prompts for it without showing it. This keeps the secret out of arguments,
+    shell history and logs. If the input contains other text, such as a leaked file, the command uses the first secret.
 
     \b
     Example:
@@ -213,7 +211,7 @@ def _read_secret() -> str:
 @click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="When the key expires, counted from now, for example 90d, or never.")  # fmt: skip
+              help="How long the key is valid from now, for example 90d, or never.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
@@ -269,13 +267,14 @@ async def resume(backends: Backends, key_id: str) -> Output:
 @keys.command()
 @_key_argument
 @click.option("--overlap", type=Duration(), metavar="DURATION", help="How long the old secret keeps working,"
-              " for example 24h. Without it, the command asks first.")  # fmt: skip
+              " for example 24h. [default: it stops immediately]")  # fmt: skip
 @yes_option
 @data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
     """Give a key a new secret and print it, once. Its id, plan and counters do not change.
 
-    Without --overlap, the old secret stops working immediately. ID is the key's id, as shown by keys list.
+    Without --overlap, the old secret stops working immediately, and the command asks for confirmation.
+    ID is the key's id, as shown by keys list.
 
     \b
     Example:
@@ -291,7 +290,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
         end = "The old secret no longer works."
         if overlap:
             end = as_typed(
-                f"The old secret works until {when(until)}. To end it now, run `petstore keys end-overlap {key.id}`."
+                f"The old secret works until {when(until)}. To stop it now, run `petstore keys end-overlap {key.id}`."
             )
         return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
@@ -302,7 +301,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 @_key_argument
 @on_data("write")
 async def end_overlap(backends: Backends, key_id: str) -> Output:
-    """End the overlap of a rotation. The old secret stops working immediately.
+    """End the overlap after a rotation. The old secret stops working immediately.
 
     ID is the key's id, as shown by keys list.
     """
@@ -318,7 +317,7 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     """Revoke a key permanently. It stops working immediately. ID is the key's id, as shown by keys list.
 
-    To refuse a key only for a while, use keys suspend.
+    To block a key temporarily, use keys suspend.
 
     \b
     Example:
@@ -338,12 +337,12 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
-    """Returns None while the gate does not respond. Changes still succeed, and a new secret must be printed."""
+    """Returns None if the gate does not respond. The command does not fail, because it must print any new secret."""
     return await status_of(backends.gate, key, time.time())
 
 
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
-    """Returns the state, including the end of a ban."""
+    """Returns the key's state, including when a ban ends."""
     if status is None:
         return f"{key.state(time.time())} (bans are not known because Redis does not respond)"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
@@ -388,7 +387,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     older = [as_typed(f"For older entries, run `petstore audit --env {key.environment} --search {key.id}`.")]
     refused = [[when(each.at), str(each.status), each.code, each.operation, each.path] for each in errors]
     columns = ["when", "status", "code", "operation", "path"]
-    error_table = Table(columns, refused, "No recent request was refused or failed.")
+    error_table = Table(columns, refused, "No recent refusals or errors.")
     return Output(
         data, fields, "\nRecent refusals and errors:\n", error_table, "\nHistory:\n", table,
         *(older if len(history) > HISTORY_MAX else ()),

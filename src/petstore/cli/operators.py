@@ -66,6 +66,6 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The token and all sessions end immediately. NAME is the name shown by operators list."""
+    """Revoke an operator. The token stops working and all sessions end. NAME is the name shown by operators list."""
     await admin(backends, "live").revoke_operator(name)
     return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")

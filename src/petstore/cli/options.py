@@ -26,9 +26,9 @@ URL_FILE_MAX = 64 * 1024  # bytes
 
 
 class Command(click.Command):
-    """A command whose help page has one line for the options that another page explains.
+    """A command whose help page has one line for all options that another page explains.
 
-    Its errors suggest commands that can be typed as printed.
+    Operators can type the commands that its error messages suggest exactly as printed.
     """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS
@@ -106,7 +106,7 @@ class Int64(click.ParamType[int]):
 
 
 class Month(click.ParamType[str]):
-    """A calendar month in the format of `calendar_month`."""
+    """A calendar month in the format that `calendar_month` parses."""
 
     name = "month"
 
@@ -159,11 +159,11 @@ def backend_options(command: F) -> F:
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file with the URL of the gate. Keeps its password out of the process list."),
+                     help="A file that contains the gate's URL. Keeps the password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
                      help="The gate: redis://… [default: the file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file with the URL of the store. Keeps its password out of the process list."),
+                     help="A file that contains the store's URL. Keeps the password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store: postgresql://… [default: the files in DIR]"),
         click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
@@ -174,7 +174,7 @@ def backend_options(command: F) -> F:
 
 
 def data_options(command: F) -> F:
-    """Adds the options of every command that prints data: the backend options and --json."""
+    """Adds the backend options and --json, for commands that print data."""
     return backend_options(json_option(command))
 
 
@@ -202,7 +202,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_parent(file: Path) -> None:
-    """Raises OperatorError if the directory of a new file does not exist. Creating the file reports other errors."""
+    """Raises OperatorError if a new file's directory does not exist. Other errors appear when the file is created."""
     try:
         file.parent.stat()
     except FileNotFoundError:
@@ -224,10 +224,10 @@ def _overrides(name: str, url: str | None) -> bool:
 
 
 def _url_in(file: Path, subject: str) -> str:
-    """Returns the only line of a file. Messages do not repeat it, because it may contain a password."""
+    """Returns the URL in a file. Error messages do not repeat it, because it may contain a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # limited, in case it is /dev/zero or the like
+            with file.open("rb") as source:  # limited, in case it is endless, such as /dev/zero
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None
@@ -242,9 +242,9 @@ def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
 
 
 def confirm(question: str, yes: bool, *listed: str) -> None:
-    """Asks the operator to confirm, unless --yes was given. A terminal shows the lines of `listed` first.
+    """Asks the operator to confirm, unless --yes was given. On a terminal, prints `listed` first.
 
-    Raises OperatorError for any answer other than yes, including none.
+    Raises OperatorError unless the answer is yes.
     """
     if yes:
         return

@@ -14,13 +14,13 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # in characters. A terminal that is narrower than this wraps the lines of a table
-CLOSE_WIDTH = 100  # in characters. A table that is narrower than this has one space between columns, instead of two
-ID_MAX = 20  # characters. Longer text in a table is not an id and may be wrapped
+MIN_WIDTH = 80  # characters; narrower terminals wrap the lines of a table
+CLOSE_WIDTH = 100  # characters; in narrower terminals, columns are one space apart instead of two
+ID_MAX = 20  # characters; longer values in a table are not ids and may be wrapped
 
 
 def use_utf8() -> None:
-    """Makes standard output UTF-8, regardless of the terminal's encoding, because programs read this data."""
+    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs read this data."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
     columns: Sequence[str]
     rows: list[list[str]]
-    empty: str  # printed instead of a table without rows
+    empty: str  # printed if there are no rows
     whole: Sequence[str] = ()
 
 
@@ -55,10 +55,10 @@ class Csv(NamedTuple):
 
 
 class Output:
-    """The output of a command: `data` as JSON, or `parts`, which are sentences, fields, tables or CSV."""
+    """A command's output. Prints `data` as JSON, or otherwise `parts`: sentences, fields, tables and CSV."""
 
     def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
-        """`more` is the option that shows the next page. Output with a secret has a `remedy` for `printing_secret`."""
+        """`more` is the option that shows the next page. `remedy` says what to do if a secret could not be printed."""
         self._data = data
         self._parts = parts
         self._more = more
@@ -79,7 +79,7 @@ class Output:
                     _print_fields(part)
                 else:
                     click.echo(printable_lines(part))
-        if self._more:  # standard output has only data
+        if self._more:  # standard output is reserved for data
             click.echo(f"There is more: add {self._more} to the same command.", err=True)
 
 
@@ -111,7 +111,7 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def printing_secret(remedy: str) -> Iterator[None]:
-    """A context in which a secret is printed. Raises OperatorError with the remedy if it could not be printed."""
+    """Wraps code that prints a secret. Raises OperatorError with the remedy if printing fails."""
     if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream with this
         raise OperatorError(f"standard output is closed, so the secret is lost. {remedy}")
     try:

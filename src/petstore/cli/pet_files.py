@@ -51,31 +51,31 @@ NAMED_MAX = 10  # ids in a message
 KEPT_IDS_MAX = 1_000  # ids in JSON
 
 
-IMPORT_HELP = f"""Add all animals of FILE, a .jsonl, .ndjson, .csv or .json file, or of - (standard input).
+IMPORT_HELP = f"""Add all animals from FILE, a .jsonl, .ndjson, .csv or .json file, or from - (standard input).
 
 \b
 .jsonl has one object per line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
 .csv has a header line:          {",".join(IMPORTED)}
 .json has one array of objects.
 A .csv file may use semicolons or tabs instead of commas.
-The id, added_by and added_at of an export are ignored. The catalogue assigns new ids.
+The values of id, added_by and added_at in an export are ignored. The catalogue assigns new ids.
 
 The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
 clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
-file with the same content was imported before, the command asks first. pets imports lists the imports, and
-pets undo-import removes the animals of one. With --dry-run, the exit code is 1 if the import would refuse FILE.
+file with the same content was imported before, the command asks for confirmation. pets imports lists imports, and
+pets undo-import undoes one. With --dry-run, the exit code is 1 if FILE cannot be imported.
 """
 
 
 @click.command(
-    name="import", cls=Command, help=IMPORT_HELP, short_help="Add all animals of a .jsonl, .csv or .json file."
+    name="import", cls=Command, help=IMPORT_HELP, short_help="Add all animals from a .jsonl, .csv or .json file."
 )
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not say."
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not show it."
 )
-@click.option("--dry-run", is_flag=True, help="Add nothing. List every bad row and any other reason to refuse FILE.")
+@click.option("--dry-run", is_flag=True, help="Add nothing. List bad rows and other reasons not to import FILE.")
 @yes_option
 @data_options
 def import_(
@@ -113,7 +113,7 @@ def import_(
 
 
 def _begin(where: Mapping[str, Any], environment: Environment, name: str, checked: Checked, yes: bool) -> Import:
-    """Begins or joins an import. Asks first if a file with the same content was imported before."""
+    """Begins or resumes an import. Asks for confirmation if a file with the same content was imported before."""
     repeats = ""
 
     async def begin(backends: Backends) -> Import:
@@ -139,7 +139,7 @@ def _warn(checked: Checked) -> None:
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
     """Opens a file that will be read more than once. Copies it first if it can be read only once.
 
-    Raises OperatorError for a device, which may have no end, unless it is standard input on a terminal.
+    Raises OperatorError for a device, because it may be endless. Standard input may be a terminal.
     """
     with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
@@ -158,9 +158,9 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Opens a file. If permission is denied, raises OperatorError with the user, who may not be the expected one."""
+    """Opens a file. If permission is denied, raises OperatorError and names the user, who may be unexpected."""
     try:
-        _check_not_device(file.stat(), str(file))  # before opening it, which has side effects on some devices
+        _check_not_device(file.stat(), str(file))  # first, because opening some devices has side effects
         return file.open("rb")
     except PermissionError:
         try:
@@ -179,7 +179,7 @@ def _check_not_device(found: os.stat_result, name: str) -> None:
 
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
-    """Returns an import of the same content, if there is one."""
+    """Returns an earlier import of the same content, or None."""
     settings = settings_from(where)
     data_dir.check_ours(settings.data)
     try:
@@ -190,7 +190,7 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
 
 
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
-    """Prints each bad row as soon as it is found."""
+    """Checks a file without importing it. Prints each bad row as soon as it is found."""
     listed: list[dict[str, Any]] = []
 
     def bad(line: int, reason: str) -> None:
@@ -250,7 +250,7 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import added, except those that were changed after the import.
+    """Remove the animals that an import added, except animals that were changed after the import.
 
     IMPORT is the import's id, as shown by pets imports. After an interruption, run the same command again to resume.
     """
@@ -281,7 +281,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Finds an import in either environment. Raises OperatorError if it does not exist."""
-    # PostgreSQL rejects text with U+0000 or a lone surrogate, so do not look it up.
+    # PostgreSQL rejects strings with U+0000 or lone surrogates, so do not look them up.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:

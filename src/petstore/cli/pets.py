@@ -1,4 +1,4 @@
-"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. pet_files.py has imports and exports."""
+"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. pet_files.py imports and exports them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -52,7 +52,7 @@ def added_options(command: F) -> F:
         click.option("--since", type=Time(), metavar="TIME",
                      help="Only animals added at this time (UTC) or later: 2026-11-18 or 2026-11-18T14:00:00Z."),
         click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
-                     help="Only animals that this key, import or operator has added."),
+                     help="Only animals added by this key, import or operator."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -67,7 +67,7 @@ def added_options(command: F) -> F:
 @click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
 @on_data("read")
 async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
-    """List animals in order of their ids.
+    """List animals, ordered by id.
 
     \b
     Examples:
@@ -144,7 +144,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
-    """Change the values of an animal. ID is the animal's id, as shown by pets list.
+    """Change an animal's name, category or status. ID is the animal's id, as shown by pets list.
 
     \b
     Example:
@@ -169,7 +169,7 @@ async def set_status(
 ) -> Output:
     """Change the status of animals. ID… are their ids, as shown by pets list.
 
-    STATUS is available, pending or sold. With --json, the command prints one animal for one id, and otherwise a list.
+    STATUS is available, pending or sold. With --json, the output is a list, or a single object if there is only one ID.
 
     \b
     Example:
@@ -191,7 +191,7 @@ def remove(
     pet_ids: tuple[int, ...], environment: Environment, added_by: str, since: float | None, until: float | None,
     also_edited: bool, yes: bool, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Remove animals, either by their ids or by who added them. pets restore restores them.
+    """Remove animals, either by their ids or by who added them. To restore them, use pets restore.
 
     ID… are their ids, as shown by pets list. With --added-by, the command counts the animals and asks for
     confirmation. It does not remove animals that are added in the meantime, or that an operator has changed.
@@ -255,8 +255,8 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals as they were, with their ids.
 
-    ID… | REMOVAL is either the ids of animals, or the id of a removal, as printed by pets remove. To find both kinds of
-    ids, use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
+    ID… | REMOVAL is either animal ids, or one removal id, as printed by pets remove. To find ids of either kind,
+    use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
     that undo-import has removed cannot be restored. Import the file again instead.
 
     \b

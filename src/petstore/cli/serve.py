@@ -37,7 +37,7 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds before the log says that the store is still opening
+OPENING_LOGGED_AFTER = 3.0  # seconds before logging that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -50,7 +50,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """Makes an option with the default of the setting with the same name. A number also gets the setting's range."""
+    """Returns an option for the setting with the same name, with its default and, for a number, its range."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -64,26 +64,27 @@ def _setting(
               type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients use, for absolute links.")
 @click.option("--staging-url", metavar="URL",
-              help="The address of staging, if it has its own. Staging is then at /v1 there.")  # fmt: skip
+              help="A separate address for staging. Staging is then at /v1 on that address.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
-              help="Allow requests from web pages of this origin. Repeatable.")  # fmt: skip
+              help="Allow requests from web pages with this origin. Repeatable.")  # fmt: skip
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Trust X-Forwarded-For from this network. Repeatable.")  # fmt: skip
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
-              help="Allow /metrics from this network, not only from this machine. Repeatable.")  # fmt: skip
-@click.option("--ietf-headers", is_flag=True, help="Also send RateLimit and RateLimit-Policy, as in the IETF draft.")
-@_setting("--address-per-minute", "Requests without a valid key per minute and client address.")
-@_setting("--connections-per-address", "Connections per client address and worker.")
-@_setting("--ban-seconds", "Length of a key's first ban. Each additional ban is twice as long.")
+              help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
+@click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy headers.")
+@_setting("--address-per-minute", "Requests without a valid key from each client address, per minute.")
+@_setting("--connections-per-address", "Connections from each client address, per worker.")
+@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each additional ban is twice as long.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
-@_setting("--ban-strikes", "Refused requests in a row before a ban.",
+@_setting("--ban-strikes", "Consecutive refused requests before a ban.",
           show_default="the key's limit per minute, at most 1,000")  # fmt: skip
-@_setting("--gate-outage", "While Redis is unavailable: per-node limits, or 503.", click.Choice(["degrade", "refuse"]))
+@_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
+          click.Choice(["degrade", "refuse"]))  # fmt: skip
 @_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
-@_setting("--usage-days", "Days for which hourly usage is kept.")
+@_setting("--usage-days", "How many days to keep hourly usage.")
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if there is none, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
@@ -133,7 +134,7 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
 
 
 def _take_over(options: dict[str, Any]) -> None:
-    """Replaces the previous workers, which serve requests in the meantime and stay if this fails."""
+    """Replaces the previous workers. They serve requests in the meantime, and keep running if this fails."""
     try:
         settings = settings_from(options)
         check_settings(settings)
@@ -146,7 +147,7 @@ def _take_over(options: dict[str, Any]) -> None:
 
 
 def asgi() -> service.AsgiService:
-    """Returns the service for another ASGI server. PETSTORE_* variables configure it.
+    """Returns the service as an app for another ASGI server. It is configured with PETSTORE_* variables.
 
     Example: uvicorn --factory petstore.cli.serve:asgi
     """
@@ -166,7 +167,7 @@ def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
             raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
     settings = settings_from(options)
     check_settings(settings)
-    with ThreadPoolExecutor(1) as thread:  # the event loop of the server may already run in this thread
+    with ThreadPoolExecutor(1) as thread:  # the server's event loop may already be running in this thread
         thread.submit(asyncio.run, _check_urls(settings)).result()
         _prepare_data(settings)
         thread.submit(asyncio.run, _check_stores(settings)).result()
@@ -183,7 +184,7 @@ def _prepare_data(settings: Settings) -> None:
 
 
 async def _check_stores(settings: Settings) -> None:
-    """Waits for the schema. Raises OperatorError, but not if the store is unavailable, because it may be back soon."""
+    """Waits for the schema. Raises OperatorError. Ignores an unavailable store, because it may be back soon."""
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
             await _wait_for_schema(backends)
@@ -225,14 +226,14 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """Returns the settings for a check of the gate. The fallback would respond in its place, and create a file."""
+    """Returns settings for checking the gate itself. The fallback would respond instead of Redis, and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:
     """Waits until the schema is up to date. There is no timeout, because an interrupted migration would start over.
 
-    Raises OperatorError, including for an unfinished copy, and Unavailable.
+    Raises Unavailable, and OperatorError, for example if a copy is unfinished.
     """
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
@@ -284,7 +285,7 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
 
 
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
-    """Whether both environments are empty. Returns False for a demo, and raises OperatorError for other data."""
+    """Returns True if both environments are empty, and False if they have the demo. Otherwise raises OperatorError."""
     await _wait_for_schema(backends)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):

@@ -1,4 +1,4 @@
-"""Commands in messages, written so that an operator can type them as printed.
+"""Rewrites the commands in messages, so that operators can type them as printed.
 
 A message contains a command as `petstore WORDS` in backticks, with placeholders in capital letters. `as_typed` rewrites
 it when the message is printed. `suggestion` writes a command that is not part of a sentence.
@@ -26,13 +26,13 @@ def as_typed(message: str) -> str:
 
 
 def suggestion(words: str, options: str | None = None) -> str:
-    """Returns a command that works in another terminal too. By default, it has the backend options that were given."""
+    """Returns a command that also works in another terminal. By default, it includes the given backend options."""
     chosen = _given_options() if options is None else options
     return f"{_program()} {words}" + (f" {chosen}" if chosen else "")
 
 
 def is_given(name: str) -> bool:
-    """Whether the operator has set an option of the running command, on the command line or as a variable."""
+    """Whether the operator set an option of the running command, on the command line or with a variable."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source(name) if context else None
     return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -59,7 +59,7 @@ def _given_options() -> str:
 
 
 def _program() -> str:
-    """Returns the words that start this program: `petstore` if it is on the path, or else its path."""
+    """Returns the command that starts this program: `petstore` if it is on PATH, or its path otherwise."""
     if shutil.which("petstore"):
         return "petstore"
     called = Path(sys.argv[0])

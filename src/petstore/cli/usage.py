@@ -1,4 +1,4 @@
-"""`petstore usage`: shows the requests of keys, as a table with a sparkline for each key."""
+"""`petstore usage`: shows each key's requests, in a table with sparklines."""
 
 import time
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ KEY_ANSWERS: dict[ResponseClass, str] = {
 
 
 class Period(NamedTuple):
-    """The period to show, with its name in a table and in a sentence."""
+    """The period to show, and its name in tables and in sentences."""
 
     span: Span
     end: float
@@ -43,20 +43,20 @@ class Period(NamedTuple):
 @click.command(cls=Command)
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
-@click.option("--span", type=click.Choice(list(SPANS)), help="The period that ends now.  [default: day]")
+@click.option("--span", type=click.Choice(list(SPANS)), help="The period to show, up to now.  [default: day]")
 @click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead of --span.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
-              help="Only keys after this one, the last of the previous list.")  # fmt: skip
+              help="Only keys after this one, the last on the previous page.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True,
-              help="Print a bill as CSV, with the admitted requests of every key.")  # fmt: skip
+              help="Print a bill as CSV, with every key's admitted requests.")  # fmt: skip
 @on_data("read")
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: str | None,
     limit: int, operation: OperationName | None, after: str, as_csv: bool,
 ) -> Output:  # fmt: skip
-    """Show the requests of all keys, busiest first, or of one key over time.
+    """Show requests for all keys, busiest first, or for one key over time.
 
     KEY_ID is a key's id, as shown by keys list.
 
@@ -67,11 +67,11 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    Base bills on "admitted", which counts all requests until now except those answered with 429. A running service adds
+    Base bills on "admitted", which counts all requests so far, except those answered with 429. A running service adds
     429s and errors every five seconds.
 
     --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is
-    given. The columns of the operations add up to "admitted". "other" counts requests for an unknown path or method.
+    given. The operation columns add up to "admitted". "other" counts requests for an unknown path or method.
     """
     if span and month:
         raise click.UsageError("--span cannot be combined with --month.")

@@ -23,7 +23,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--key",
     envvar="PETSTORE_VERIFY_KEY",
     metavar="KEY",
-    help="An API key that nothing else uses. Also PETSTORE_VERIFY_KEY, which keeps it out of the process list.",
+    help="An API key that nothing else uses. Set PETSTORE_VERIFY_KEY instead to keep it out of the process list.",
 )
 @click.option(
     "--also",
@@ -35,7 +35,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--limit-key",
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
-    help="Another API key, with a limit from 10 to 200, to check limits. Also PETSTORE_VERIFY_LIMIT_KEY.",
+    help="Another API key, with a limit from 10 to 200, to check limits. Or set PETSTORE_VERIFY_LIMIT_KEY.",
 )
 @click.option(
     "--level",
@@ -49,17 +49,17 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
 def verify(
     url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
 ) -> None:
-    """Check that the deployment at URL keeps the promises of the API, through your proxy.
+    """Check that the deployment at URL keeps the API's promises, through your proxy.
 
-    URL is a base address as clients use it. The command needs no access to the machines. It sends at most 400 requests
+    URL is a base URL that clients use. The command needs no access to the machines. It sends at most 400 requests
     and takes at most two minutes. On staging, it adds animals whose names begin with verify-. On live, it only reads,
-    unless --write is given. To trust certificates other than those of this machine, set SSL_CERT_FILE.
+    unless --write is given. To use your own CA certificates, set SSL_CERT_FILE.
 
     \b
     Exit code:
       0  nothing is broken
-      1  promises are broken, in lines marked BROKEN
-      2  the check was not possible
+      1  at least one promise is broken, in lines marked BROKEN
+      2  the check could not run
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def _checked(key: str | None, option: str) -> str:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
         raise OperatorError(f"no API key; give {option} or set {variable}")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise OperatorError(f"{option} contains characters that no API key has")
+        raise OperatorError(f"{option} contains characters that are not valid in an API key")
     return key
 
 
@@ -115,9 +115,9 @@ def _lines(results: list[Result]) -> list[str]:
 
 
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
-    """Prints to standard error, because standard output has only results."""
+    """Prints how to remove the added animals. Standard output is reserved for results."""
     click.echo(
-        as_typed(f"Added {counted(session.added, 'animal')}. To get the id of the key, run `petstore keys identify`."),
+        as_typed(f"Added {counted(session.added, 'animal')}. To get the key's id, run `petstore keys identify`."),
         err=True,
     )
     environment, since = plan.environment, f"{plan.began:%Y-%m-%dT%H:%M:%SZ}"
