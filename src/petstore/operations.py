@@ -67,7 +67,10 @@ def allowed_methods(path: str) -> set[str]:
 
 
 def end_of_items(collection: str) -> float:
-    """Returns the Unix time from which no operation returns single items of this collection, or 0 if none exists."""
+    """Returns the Unix time after which no operation returns individual items of this collection.
+
+    Returns 0 if there is no such operation now.
+    """
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),
         default=0.0,

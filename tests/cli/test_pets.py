@@ -177,11 +177,11 @@ def test_a_removal_is_restored_by_its_id(petstore: Commands) -> None:
     assert (entry.action, entry.subject, entry.detail) == ("restore animal", removal, "2 animals")
     assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have already been restored")
     for wrong, reason in (
-        (["rem_unknown"], "no removal has the id rem_unknown in live"),
-        ([removal, "--env", "staging"], f"no removal has the id {removal} in staging"),
+        (["rem_unknown"], "there is no removal rem_unknown in live"),
+        ([removal, "--env", "staging"], f"there is no removal {removal} in staging"),
         ([removal, removal], "only one removal can be restored at a time"),
         ([removal, "1"], "only one removal can be restored at a time"),
-        (["rem_\N{SNOWMAN}"], "no removal has the id"),
+        (["rem_\N{SNOWMAN}"], "there is no removal"),
         (["x"], "'x' is not a 64-bit whole number"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", *wrong)

@@ -188,8 +188,8 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # If the status can be retried, it determines the class, because a proxy may send other codes. The exception is
-    # malformed_request: the service also sends it with 501 and 505, and the same request would fail again.
+    # A retryable status determines the class, whatever the code says, because the response may come from a proxy.
+    # malformed_request is different: the service also sends it with 501 and 505, and a retry would fail again.
     if code == "malformed_request":
         return InvalidRequest
     if status == 429:

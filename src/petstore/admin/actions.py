@@ -225,7 +225,7 @@ class Admin:
         """
         removal = (await self._store.removals.find([removal_id])).get(removal_id)
         if removal is None:
-            raise OperatorError(f"no removal has the id {removal_id} in {self._store.environment}")
+            raise OperatorError(f"there is no removal {removal_id} in {self._store.environment}")
         entry = self._entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:

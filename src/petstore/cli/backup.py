@@ -98,10 +98,10 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
         click.echo(f"The old {name} could not be read. Ids assigned after the backup may be reused.", err=True)
     for revoked in revived:
         for key_id in revoked.keys:
-            warning = f"{key_id} was revoked after the backup and works again. Run `petstore keys revoke {key_id}`."
-            click.echo(as_typed(warning), err=True)
+            warning = f"{key_id} was revoked after the backup. The restore has undone this."
+            click.echo(as_typed(f"{warning} Run `petstore keys revoke {key_id}`."), err=True)
         for name in revoked.operators:
-            warning = f"The operator {printable(name)} was revoked after the backup and can sign in again."
+            warning = f"The operator {printable(name)} was revoked after the backup. The restore has undone this."
             revoke = f"Run `petstore operators revoke {shlex.quote(name)}`."
             click.echo(as_typed(f"{warning} {revoke}"), err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]

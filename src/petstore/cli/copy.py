@@ -166,7 +166,7 @@ def _how_to_empty(target: Settings) -> str:
 
 
 def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:
-    """Returns the options with which `serve` uses the target."""
+    """Returns the options that make `serve` use the target."""
     words = [] if target.store else ["--data", str(target.data.absolute())]
     for name, url, file in (("--store", target.store, store_file), ("--gate", target.gate, gate_file)):
         if url is not None:

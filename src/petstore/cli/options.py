@@ -26,9 +26,9 @@ URL_FILE_MAX = 64 * 1024  # bytes
 
 
 class Command(click.Command):
-    """A command whose help page has one line for all options that another page explains.
+    """A command whose help page summarizes the options that are documented elsewhere in one line.
 
-    Operators can type the commands that its error messages suggest exactly as printed.
+    Its error messages suggest commands that operators can type exactly as printed.
     """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS

@@ -73,7 +73,7 @@ pets undo-import undoes one. With --dry-run, the exit code is 1 if FILE cannot b
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not show it."
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not imply it."
 )
 @click.option("--dry-run", is_flag=True, help="Add nothing. List bad rows and other reasons not to import FILE.")
 @yes_option

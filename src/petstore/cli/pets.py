@@ -279,7 +279,7 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
-        raise OperatorError(f"no removal has the id {printable(removal_ids[0])}")
+        raise OperatorError(f"there is no removal {printable(removal_ids[0])}")
     return removal_ids
 
 

@@ -285,7 +285,7 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
 
 
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
-    """Returns True if both environments are empty, and False if they have the demo. Otherwise raises OperatorError."""
+    """Returns True if both environments are empty, False if they contain the demo. Otherwise raises OperatorError."""
     await _wait_for_schema(backends)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):

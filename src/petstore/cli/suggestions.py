@@ -21,7 +21,7 @@ _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
 def as_typed(message: str) -> str:
-    """Returns the message with its commands rewritten, so that they act on the data of the running command."""
+    """Rewrites the commands in a message so that they use the same data as the current command."""
     return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
 
 

@@ -107,7 +107,7 @@ class Node:
         }
 
     async def _read_workers(self) -> dict[str, Any]:
-        """Returns totals for all workers. `latency` covers the last five minutes (None without requests)."""
+        """Returns totals for all workers. `latency` covers the last five minutes; None if there were no requests."""
         sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS)
         now = time.monotonic()
         while self._history and (

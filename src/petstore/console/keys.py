@@ -37,7 +37,7 @@ PAGE_SIZE = 50
 OVERLAP = "0s"
 EXPIRING = ("7d", "30d", "90d")  # filter options
 BANS_SHOWN = 100
-BANS_TIMEOUT = 2.0  # seconds to wait for the bans, which the filter by state needs
+BANS_TIMEOUT = 2.0  # seconds to wait for the list of bans, which is needed to filter by state
 
 
 async def show_new(request: ConsoleRequest) -> Response:

@@ -29,7 +29,10 @@ class Monitoring:
         self._cpu_seconds = 0.0
 
     def tick(self, late: float) -> None:
-        """Records the loop lag and starts writing the metrics. Called once a second, `late` seconds behind schedule."""
+        """Records the loop lag and starts writing the metrics. Called once a second.
+
+        `late` is how many seconds behind schedule the call is.
+        """
         metrics.LOOP_LAG.observe(max(0.0, late))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())

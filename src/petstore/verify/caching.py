@@ -17,7 +17,7 @@ def strong_tag(session: Session) -> Findings:
 
 
 def not_modified(session: Session) -> Findings:
-    """An unchanged list is 304 without a body, with the same `ETag` and `Link`."""
+    """If a list has not changed, the response is 304 without a body, with the same `ETag` and `Link`."""
     plain = session.send(LINE)
     tag = plain.value("etag")
     for condition in (tag, f"W/{tag.removeprefix('W/')}", f'"verify", {tag}'):

@@ -1,4 +1,4 @@
-"""Several addresses of one environment share animals, counters, entity tags and cursors, and their clocks agree."""
+"""If an environment has several addresses, they share animals, counters, entity tags and cursors."""
 
 import math
 import time
