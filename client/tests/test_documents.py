@@ -44,6 +44,7 @@ def fresh(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fresh: Server, tmp_path: Path) -> None:
     environment: Environment = "staging" if "Prefer" in EXAMPLES[name] else "live"

@@ -85,6 +85,7 @@ def test_other_tasks_run_while_a_hostile_file_is_checked(kind: str) -> None:
     assert asyncio.run(work()) < 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if "blank" not in kind])  # too slow under tracemalloc
 def test_a_hostile_file_takes_little_memory(kind: str) -> None:
     name, content = HOSTILE[kind]

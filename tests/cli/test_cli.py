@@ -93,6 +93,7 @@ def test_times_are_printed_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
         time.tzset()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
 def test_commands_work_as_separate_processes(tmp_path: Path, host: Host) -> None:
     """Runs them as a script does. Other tests run commands within one process, to save the startup time of Python."""

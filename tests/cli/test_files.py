@@ -217,6 +217,7 @@ def test_other_csv_columns_are_ignored(petstore: Commands, tmp_path: Path) -> No
     assert petstore.json("pets", "list") == [pet(id=1, name="Rex", categoryId=2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("written_as", "content"),
     [
@@ -420,6 +421,7 @@ def test_export_of_nothing_is_an_empty_file(petstore: Commands, tmp_path: Path) 
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
+@pytest.mark.thorough
 @pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_30000_rows_are_imported_and_exported(petstore: Commands, tmp_path: Path) -> None:
     source, target = tmp_path / "many.csv", tmp_path / "many.jsonl"

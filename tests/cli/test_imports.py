@@ -88,6 +88,7 @@ def test_ctrl_c_says_how_to_resume_and_the_same_command_does(petstore: Commands,
     resumes(petstore, file)
 
 
+@pytest.mark.thorough
 def test_killed_import_is_resumed_immediately(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:
@@ -98,6 +99,7 @@ def test_killed_import_is_resumed_immediately(petstore: Commands, tmp_path: Path
     resumes(petstore, file)
 
 
+@pytest.mark.thorough
 def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:
@@ -114,6 +116,7 @@ def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Command
     resumes(petstore, file, *clock)
 
 
+@pytest.mark.thorough
 def test_two_processes_import_the_same_file_together(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
     with in_the_middle(petstore, file) as command:  # in chunks of one animal, while the other adds 2,000 at once

@@ -162,6 +162,7 @@ def hint(words: list[str], cwd: Path, path: str, data: Path) -> str:
     return done.stdout.removeprefix(start).removesuffix(end)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["on the path", "in a checkout", "elsewhere", "as a module"])
 def test_the_commands_in_hints_work_where_they_are_printed(tmp_path: Path, place: str) -> None:
     data = tmp_path / "data"

@@ -71,6 +71,7 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     return petstore
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_a_reading_command_changes_nothing(killed: Commands, words: list[str], tmp_path: Path) -> None:
     server = killed.server

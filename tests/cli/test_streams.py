@@ -47,6 +47,7 @@ def on_a_terminal(petstore: Commands, *words: str, columns: int) -> list[str]:
     return printed.decode().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_key_id_is_never_broken(embedded: Commands, columns: int) -> None:
     names = ["ö" * 200, "the billing service of the production in the west", ""]

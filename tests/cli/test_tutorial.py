@@ -91,6 +91,7 @@ def console(document: str, served: Served) -> Iterator[Console]:
         yield running
 
 
+@pytest.mark.thorough
 def test_every_line_runs_and_prints_what_is_shown(
     document: str, served: Served, console: Console, tmp_path: Path
 ) -> None:

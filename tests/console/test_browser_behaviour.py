@@ -134,6 +134,7 @@ def test_the_plot_shows_values_of_a_bar_and_refreshes(page: Page, server: Server
     expect(refused).to_have_text("0")
 
 
+@pytest.mark.thorough
 def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path / "data") as service, running_console(service) as own:
         signs = service.data / "metrics"

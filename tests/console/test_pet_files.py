@@ -35,7 +35,7 @@ def test_a_file_is_imported_and_exported(operator: ConsoleClient, server: Server
     page = finished_job(operator, upload(operator, "animals.jsonl", "\n".join(lines).encode()))
     assert "5,000 animals were added to live." in text_of(page)
     entry = next(entry for entry in Commands(server).entries() if entry.action == "import")
-    assert entry.subject == "animals.jsonl" and entry.detail.startswith("5,000 animals")
+    assert entry.subject == "animals.jsonl" and entry.detail.startswith("file with 5,000 animals")
     (import_id,) = re.findall(r'href="/live/animals/imports/(imp_\w+)"', page.text)
     assert entry.detail.endswith(import_id)
 

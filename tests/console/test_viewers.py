@@ -36,6 +36,7 @@ def posts(text: str) -> set[str]:
     return {form or other for form, other in POSTS.findall(text)} - {"/sign-out", "/sign-out/everywhere"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("route", GET_ROUTES)
 def test_no_page_offers_a_viewer_a_change(every_page: EveryPage, viewer: ConsoleClient, route: str) -> None:
     for address in every_page.addresses(route):

@@ -145,6 +145,7 @@ def test_records_can_be_read_and_replaced(gate_at: GatePlace) -> None:
     gate_at.use(work)
 
 
+@pytest.mark.thorough
 def test_random_requests_are_decided_as_the_naive_model_decides_them(gate_at: GatePlace) -> None:
     dice = random.Random(2030)
     requests = 20_000

@@ -280,6 +280,7 @@ URLS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize(("option", "url"), URLS)
 def test_no_message_repeats_a_password(tmp_path: Path, option: str, url: str, password: str) -> None:

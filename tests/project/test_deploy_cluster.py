@@ -58,6 +58,7 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
         assert statuses == [200] * 30
 
 
+@pytest.mark.thorough
 def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1) as nodes:
         proxy = HaProxy(nodes, "container/haproxy.cfg")

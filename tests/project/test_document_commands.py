@@ -200,6 +200,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     yield Installation(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("document", sorted({line.document for line in ALL if kinds(line) == ["here"]}))
 def test_every_petstore_command_works(document: str, installation: Installation) -> None:
     for line in commands(document):

@@ -28,6 +28,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_the_documents_have_no_fault() -> None:
     assert documents.faults(documents.ROOT) == []
 

@@ -61,7 +61,7 @@ def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) ->
         assert await names(store) == ["Rex", "Mia", "Bo", "Kim"]
         assert await store.imports.get("imp_unknown", NOW) is None
         ((_, entry),) = (await store.audit.find()).entries
-        assert entry == msgspec.structs.replace(IMPORT, detail=f"3 animals, {added.id}")
+        assert entry == msgspec.structs.replace(IMPORT, detail=f"file with 3 animals, {added.id}")
         assert (await store.pets.add(NewPet("Next", 1), NOW)).pet.id == 5
 
     store_at.use(work, changes)

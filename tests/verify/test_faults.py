@@ -41,6 +41,7 @@ def test_without_a_fault_the_proxy_breaks_nothing(service: Server) -> None:
     assert broken(results) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "check", "cause"),
     [

@@ -149,6 +149,7 @@ WRONG = (
 )
 
 
+@pytest.mark.thorough
 def test_wrong_values_are_sent_and_the_error_replaces_the_last_response(
     server: Server, page: Page, staging_key: Key
 ) -> None:
@@ -231,6 +232,7 @@ def test_without_a_key_the_answer_is_401(reference: Page) -> None:
     assert "undefined" not in answer
 
 
+@pytest.mark.thorough
 def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
     server: Server, page: Page, browser: Browser, staging_key: Key
 ) -> None:
@@ -254,6 +256,7 @@ def test_staging_is_selected_and_keys_are_kept_for_the_tab_alone(
     other.close()
 
 
+@pytest.mark.thorough
 def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
     server: Server, page: Page, staging_key: Key
 ) -> None:
@@ -278,6 +281,7 @@ def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
     assert page.input_value("#key") == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["staging", "live"])
 def test_strict_handling_can_be_asked_for(
     server: Server, page: Page, staging_key: Key, environment: Environment
@@ -304,6 +308,7 @@ def test_strict_handling_can_be_asked_for(
     page.wait_for_selector("#createPet .answer >> text=201")
 
 
+@pytest.mark.thorough
 def test_an_error_can_be_asked_for_on_staging(server: Server, page: Page, staging_key: Key) -> None:
     open_reference(page, server, staging_key)
     show(page, "createPet")

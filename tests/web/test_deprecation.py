@@ -214,5 +214,5 @@ def test_only_the_table_has_the_dates_and_no_code_depends_on_the_name() -> None:
 def test_documents_and_the_client_have_the_date_of_the_table(operation: Operation, file: str) -> None:
     assert operation.deprecation is not None
     text = (ROOT / file).read_text()
-    dates = re.findall(r"(?:ends on|removed on|From) (\d{1,2} [A-Z][a-z]+ \d{4})", text)
+    dates = re.findall(r"(?:ends on|removed on|working on|From) (\d{1,2} [A-Z][a-z]+ \d{4})", text)
     assert dates and set(dates) == {operation.deprecation.sunset_day}
