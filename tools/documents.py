@@ -78,6 +78,7 @@ RETIRED = {
 # These words are fine in comments and docstrings, such as `room` for more connections.
 PLAIN_IN_CODE = {"nobody", "room"}
 OLDER_NAMES = {"src/petstore/store/schema.py"}  # explains them
+INLINE_CODE = re.compile(r"`[^`\n]*`")
 _RETIRED = re.compile(
     r"\b(?:" + "|".join(f"(?:{phrase})" for phrase in RETIRED).replace(" ", r"(?: +|\n *)") + r")\b", re.IGNORECASE
 )
@@ -200,8 +201,12 @@ def _split(text: str) -> list[str]:
 
 def _without_code(text: str) -> str:
     """Returns the text with empty lines for blocks of code, and one word for each piece of inline code."""
-    text = re.sub(r"(?:```|<!--).*?(?:```|-->)", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
-    return re.sub(r"`[^`\n]*`", "CODE", text)
+    return INLINE_CODE.sub("CODE", without_blocks(text))
+
+
+def without_blocks(text: str) -> str:
+    """Returns the text with empty lines for blocks of code and HTML comments."""
+    return re.sub(r"(?:```|<!--).*?(?:```|-->)", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
 
 
 def _without_pictures(text: str) -> str:
@@ -233,13 +238,15 @@ def retired_in_code(source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Finds comments and their line numbers. Consecutive lines are one comment."""
+    """Finds comments and their line numbers. Consecutive lines without code are one comment."""
     block: list[str] = []
     end = 0
+    follows_code = False
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
-        if block and token.start[0] > end + 1:
+        followed_code, follows_code = follows_code, bool(token.line[: token.start[1]].strip())
+        if block and (followed_code or follows_code or token.start[0] > end + 1):
             yield end - len(block) + 1, "\n".join(block)
             block = []
         block.append(token.string.lstrip("# "))

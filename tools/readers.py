@@ -8,13 +8,27 @@ good ones does not count.
 
 import argparse
 import ast
+import itertools
 import random
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.documents import CODE, GUIDES, PRINTED, ROOT, TEMPLATES, comments, printed_strings, sentences, template_texts
+from tools.documents import (
+    CODE,
+    GUIDES,
+    INLINE_CODE,
+    PRINTED,
+    ROOT,
+    TEMPLATES,
+    comments,
+    printed_strings,
+    sentences,
+    template_texts,
+    without_blocks,
+)
 
 OF_EACH = 40
 WORDS_MIN = 5  # shorter texts are labels
@@ -60,8 +74,16 @@ def messages() -> Iterator[Sample]:
 
 def guide_sentences() -> Iterator[Sample]:
     for file in _files(GUIDES):
-        prose, cells = sentences(file.read_text())
-        yield from _samples(file, ((0, sentence) for sentence in (*prose, *cells)))
+        yield from _samples(file, ((0, sentence) for sentence in _sentences_with_code(file.read_text())))
+
+
+def _sentences_with_code(text: str) -> Iterator[str]:
+    text = without_blocks(text)
+    code: list[str] = INLINE_CODE.findall(text)
+    numbers = itertools.count()
+    prose, cells = sentences(INLINE_CODE.sub(lambda _: f"CODE{next(numbers)}", text))
+    for sentence in (*prose, *cells):
+        yield re.sub(r"CODE(\d+)", lambda number: code[int(number[1])], sentence)
 
 
 def _files(patterns: tuple[str, ...]) -> list[Path]:
@@ -71,7 +93,8 @@ def _files(patterns: tuple[str, ...]) -> list[Path]:
 def _samples(file: Path, texts: Iterable[tuple[int, str]]) -> Iterator[Sample]:
     for line, text in texts:
         if len(text.split()) >= WORDS_MIN:
-            yield Sample(" ".join(text.split()), f"{file.relative_to(ROOT)}:{line}")
+            words = re.sub(r" ([,.;:])(?= |$)", r"\1", " ".join(text.split()))  # a removed tag leaves a space
+            yield Sample(words, f"{file.relative_to(ROOT)}:{line}")
 
 
 def draw(seed: str) -> list[Sample]:
