@@ -5,7 +5,7 @@ from pathlib import Path
 
 CLIENT = Path(__file__).parents[1]
 README = (CLIENT / "README.md").read_text()
-REFERENCE = (CLIENT.parent / "docs/client.md").read_text()
+REFERENCE = (CLIENT.parent / "docs/reference/client.md").read_text()
 API = (CLIENT.parent / "docs/api.md").read_text()
 
 

@@ -134,7 +134,7 @@ def test_every_method_is_in_the_reference_with_its_signature_and_is_the_same_in_
     assert sync.parameters == of_async.parameters
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in sync.parameters.values()]
     shown = str(inspect.Signature(bare[1:]))
-    assert f"`{name}{shown}`" in REFERENCE, f"docs/client.md: add `{name}{shown}` to the table of methods"
+    assert f"`{name}{shown}`" in REFERENCE, f"docs/reference/client.md: add `{name}{shown}` to the table of methods"
 
 
 def test_the_members_of_an_animal_are_those_of_the_interface() -> None:
@@ -165,7 +165,7 @@ def test_every_error_class_says_when_it_is_raised() -> None:
 
 
 def test_every_relative_link_of_the_documents_exists() -> None:
-    for document in (CLIENT / "README.md", CLIENT / "CHANGELOG.md", ROOT / "docs/client.md"):
+    for document in (CLIENT / "README.md", CLIENT / "CHANGELOG.md", ROOT / "docs/reference/client.md"):
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"

@@ -31,6 +31,7 @@ DOCUMENTS = sorted(
         "*.md",
         "docs/*.md",
         "docs/contributing/*.md",
+        "docs/reference/client.md",
         "docs/reference/cluster.md",
         "client/*.md",
         "bench/*.md",
@@ -54,7 +55,7 @@ RUN_BY = {
     ),
     r"petstore serve": "tests/project/test_docs.py::test_the_drill_works_word_by_word",
     r"petstore console": "tests/cli/test_tutorial.py::test_every_line_runs_and_prints_what_is_shown",
-    r"\.venv/bin/petstore deploy-files": (
+    r"(?:/opt/petstore/)?\.venv/bin/petstore deploy-files": (
         "tests/project/test_packaging.py::test_deploy_files_writes_every_file_and_units_that_start_this_command"
     ),
     r"curl http://127.0.0.1:8080/metrics": "tests/observability/test_monitoring.py",

@@ -182,6 +182,15 @@ def test_deploy_files_replaces_nothing_unless_forced(tmp_path: Path) -> None:
     assert (tmp_path / "petstore.env").read_text() == (ROOT / "deploy/petstore.env").read_text()
 
 
+def test_deploy_files_prints_only_files_that_changed(tmp_path: Path) -> None:
+    commands = Commands(Server(tmp_path))
+    commands.text("deploy-files", str(tmp_path / "new"))
+    changed = tmp_path / "new/nginx.conf"
+    changed.write_bytes(b"of an earlier version \xff")
+    assert commands.text("deploy-files", str(tmp_path / "new"), "--force").split() == [str(changed)]
+    assert changed.read_text() == (ROOT / "deploy/nginx.conf").read_text()
+
+
 def test_what_the_files_name_is_written_with_them(tmp_path: Path) -> None:
     commands = Commands(Server(tmp_path))
     commands.text("deploy-files", str(tmp_path / "new"))

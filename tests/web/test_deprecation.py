@@ -210,7 +210,7 @@ def test_only_the_table_has_the_dates_and_no_code_depends_on_the_name() -> None:
 
 
 @pytest.mark.parametrize("operation", deprecated_operations(), ids=lambda operation: operation.name)
-@pytest.mark.parametrize("file", ["docs/api.md", "docs/client.md", "client/src/petstore_client/_client.py"])
+@pytest.mark.parametrize("file", ["docs/api.md", "docs/reference/client.md", "client/src/petstore_client/_client.py"])
 def test_documents_and_the_client_have_the_date_of_the_table(operation: Operation, file: str) -> None:
     assert operation.deprecation is not None
     text = (ROOT / file).read_text()

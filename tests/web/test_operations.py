@@ -372,9 +372,9 @@ def test_the_client_has_a_method_for_it(operation: Operation, client: object) ->
     method: Callable[..., Any] | None = getattr(client, snake_case(operation.name), None)
     assert method is not None, f"{type(client).__name__} has no {snake_case(operation.name)}"
     assert method.__doc__
-    methods = (ROOT / "docs/client.md").read_text().partition("| method | result |\n")[2].partition("\n\n")[0]
+    methods = (ROOT / "docs/reference/client.md").read_text().partition("| method | result |\n")[2].partition("\n\n")[0]
     assert f"| `{snake_case(operation.name)}(" in methods, (
-        f"docs/client.md: add {snake_case(operation.name)} to the table of methods"
+        f"docs/reference/client.md: add {snake_case(operation.name)} to the table of methods"
     )
 
 

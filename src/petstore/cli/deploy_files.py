@@ -17,9 +17,11 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 
 @click.command(name="deploy-files")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.option("--force", is_flag=True, help="Replace existing files that differ.")
 def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
+
+    Prints each new or changed file. After an upgrade, use --force to see which files to install again.
 
     The units start the petstore command that wrote them. The first lines of each file say where to put it.
     Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
@@ -41,9 +43,13 @@ def deploy_files(directory: Path, force: bool) -> None:
         check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name
-        with os_errors_of(target), replacing(target) as written:
-            written.write(file.read_text("utf-8").replace(COMMAND, command))
-            os.fchmod(written.fileno(), 0o755 if target.suffix == ".sh" else 0o644)  # they contain no secrets
+        content = file.read_text("utf-8").replace(COMMAND, command)
+        with os_errors_of(target):
+            if target.is_file() and target.read_text("utf-8", errors="replace") == content:
+                continue
+            with replacing(target) as written:
+                written.write(content)
+                os.fchmod(written.fileno(), 0o755 if target.suffix == ".sh" else 0o644)  # they contain no secrets
         click.echo(target)
 
 
