@@ -89,7 +89,7 @@ def position_named(session: Session) -> Findings:
 
 
 def stored_as_sent(session: Session) -> Findings:
-    """Names and numbers are stored as sent, `id` and unknown members are ignored, and the default status is used."""
+    """Names and numbers are stored as sent. `id` and unknown members are ignored. `status` defaults to `available`."""
     name = f"{new_name()}  \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
     response = session.add(name=name, categoryId=INT64_MAX, **IGNORED)
     pet = response.pet
