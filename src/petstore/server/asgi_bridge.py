@@ -71,7 +71,7 @@ class AsgiBridge:
 
 
 class _Exchange:
-    """Passes one request and its response to and from the application as ASGI messages."""
+    """Exchanges ASGI messages with the application for one request and its response."""
 
     def __init__(self, request: RequestMessage) -> None:
         self._request = request

@@ -8,7 +8,7 @@ from petstore.errors import BodyTooLarge
 
 BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
 CHUNK_LINE_MAX = 4 * 1024  # maximum bytes in a chunk size line (including extensions) or a trailer line
-CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all of these lines of a body together
+CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all chunk size lines and trailer lines of a body
 CHUNKS_MAX = 8_192  # maximum per body, because even a short chunk takes about a microsecond to decode
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,7 +46,7 @@ class BodyStream:
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # a list of small parts could use 40 times as much memory as this
+        self._parts = bytearray()  # not a list, because many small parts could use 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes that the application has read
         self._broken = False

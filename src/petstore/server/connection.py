@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # a client must read at least WRITE_LEAST bytes in this many seconds
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes every WRITE_TIMEOUT seconds
 WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
 PART_MAX = 32 * 1024  # maximum body bytes per write
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # seconds and bytes that a client may keep sending after the last response
@@ -56,7 +56,8 @@ class Connection(asyncio.Protocol):
         self.since = server.now  # when the current state (idle, receiving headers, writing paused or lingering) began
         self.peer = ""
         self.group: Hashable = None  # the group that the client's address belongs to
-        self.cost = self.held = CONNECTION_COST  # bytes of memory that it uses when idle (cost) and currently (held)
+        # Bytes of memory that the connection uses when idle (cost) and now (held).
+        self.cost = self.held = CONNECTION_COST
 
     # Methods that the event loop calls
 
@@ -245,7 +246,7 @@ class Connection(asyncio.Protocol):
                     while self._write_paused and not self._transport.is_closing():  # `sweep` enforces WRITE_TIMEOUT
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # otherwise, the client would mistake the next response for the rest of this body
+        except BrokenOff:  # abort, or the client would mistake the next response for the rest of this body
             self._transport.abort()
             return False
         finally:

@@ -149,7 +149,7 @@ class HeadReader:
                 raise Malformed(400)
         elif len(host) > HOST_MAX or not _is_host(host):
             raise Malformed(400)
-        if target[:1] != b"/" and b"://" in target:  # in absolute form, so its host applies (RFC 9112, 3.2.2)
+        if target[:1] != b"/" and b"://" in target:  # a target in absolute form overrides Host (RFC 9112, 3.2.2)
             fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)

@@ -30,7 +30,7 @@ from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Wor
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # upper limit for the default number of workers
-CRASH_SECONDS = 1.0  # a worker that dies within this many seconds has crashed on startup
+CRASH_SECONDS = 1.0  # a worker that dies within this many seconds counts as crashed on startup
 READY_TIMEOUT = 60.0  # a reload fails if its new workers are not ready within this many seconds
 POLL = 0.02  # seconds between checks while a worker is starting
 
@@ -285,7 +285,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
-        self._retire(ready)  # not killed, because they may have accepted requests
+        self._retire(ready)  # let them finish, because they may have accepted requests
         self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():

@@ -49,7 +49,7 @@ def chunked_body(session: Session) -> Findings:
 
 
 def body_too_large(session: Session) -> Findings:
-    """A body larger than 64 KiB returns 413 `body_too_large`, with a `Content-Length` or in chunks."""
+    """A body larger than 64 KiB returns 413 `body_too_large`, whether or not the body is chunked."""
     body = b" " * (BODY_MAX + 1)
     for response in (
         session.send("POST /pets", JSON, body=body),

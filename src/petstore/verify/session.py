@@ -70,8 +70,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse and OSError.
 
-        GET and HEAD requests share one connection per address. All other requests use new connections. On an idle
-        connection that the server has closed, they would have to be sent again.
+        GET and HEAD requests share one connection per address. All other requests use new connections. Otherwise, they
+        would have to be sent twice if the server had closed an idle connection.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)

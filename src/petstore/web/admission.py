@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # of keys not known to be valid, for each address that is over its limit
+LOOKUPS_PER_SECOND = 10  # per address that is over its limit, for keys not known to be valid
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header

@@ -229,7 +229,7 @@ class App:
         return reply_of(internal_error(request_id))
 
     async def _peek(self, task: Task | None, environment: Environment, address: str, now: float) -> Decision:
-        """Returns a decision for the response headers of a request that the gate has not decided, such as a probe."""
+        """Returns a decision for the response headers of a request that has not passed the gate, such as a probe."""
         if not self._deadlines.has_passed(task):
             try:
                 return await self._gate.peek_address(environment, address, now)

@@ -70,7 +70,7 @@ async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, s
     headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))
-    if reply.status in (408, 413):  # because the rest of the body is not read
+    if reply.status in (408, 413):  # close the connection, because the rest of the body is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})

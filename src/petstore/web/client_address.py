@@ -24,7 +24,7 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
     for hop in reversed(forwarded_for.rsplit(",", HOPS_MAX)):
         address = _without_port(hop.strip())
         if _parsed(address) is None:
-            return peer  # not an address (for example, "unknown"), so use the proxy that sent it
+            return peer  # not an address (for example, "unknown"), so use the address of the proxy that sent it
         if not is_in(address, trusted):
             return address
         peer = address

@@ -17,7 +17,7 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
-BANNED_429 = 4290  # a made-up status, used to count 429s due to a ban separately from other 429s
+BANNED_429 = 4290  # a pseudo-status that counts 429s due to a ban separately from other 429s
 ROWS_MAX = 250  # usage rows per transaction, so that creates do not wait long for the write lock
 ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors per key, and maximum keys, in one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
@@ -151,7 +151,7 @@ class RequestCounters:
 
 
 def _key_measure(status: int) -> KeyMeasure | None:
-    """Returns the measure for a response to a key, or None for a success, which the gate has already counted."""
+    """Returns the usage measure for a response, or None for a success, which the gate has already counted."""
     if status < 400:
         return None
     if status in (429, BANNED_429):

@@ -35,7 +35,10 @@ Json = dict[str, Any]
 
 
 class Documents:
-    """The documents, with both base addresses filled in. Each is a path or a URL that ends with the version segment."""
+    """The documents, with both base addresses filled in.
+
+    Each base address is a path or a URL that ends with the version segment.
+    """
 
     def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"

@@ -34,7 +34,7 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    """The handlers of one environment.
+    """The handlers for one environment's operations.
 
     Each handler takes the request, its key, the catalogue version that the gate returned, the time, and whether to
     reject unknown parameters and members.

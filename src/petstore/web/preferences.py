@@ -56,7 +56,10 @@ NONE = Preferences()
 
 @lru_cache(maxsize=256)
 def parse_preferences(field: str) -> Preferences:
-    """Parses a `Prefer` header. Ignores unknown and invalid preferences. If one is repeated, the first one applies."""
+    """Parses a `Prefer` header. Ignores unknown and invalid preferences.
+
+    If a preference is repeated, only the first one applies.
+    """
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}

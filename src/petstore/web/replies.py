@@ -81,8 +81,8 @@ def reply_of(error: RequestError) -> Reply:
 def refusal(decision: Decision) -> Reply:
     """Returns the 429 for a refused request.
 
-    This must be fast, because most requests in a flood are refused. To save time, it caches the
-    headers and the body, and raises no exception.
+    This must be fast, because most requests in a flood are refused. To save time, the headers and the body are cached,
+    and no exception is raised.
     """
     error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
     headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))

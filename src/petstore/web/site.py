@@ -47,7 +47,7 @@ class Site:
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
 
     def is_exempt(self, request: Request) -> bool:
-        """Whether a request is exempt from the address limit, because monitoring must always work."""
+        """Whether a request is a probe or an authorized scrape. These are exempt from the address limit."""
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
