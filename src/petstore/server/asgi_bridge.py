@@ -1,4 +1,4 @@
-"""Runs an ASGI application on our server, with the server's limits and timeouts."""
+"""Runs an ASGI application on Petstore's own HTTP server, which enforces its limits and timeouts."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from petstore.errors import BodyTooLarge
 from petstore.server.bodies import BrokenOff
 from petstore.server.messages import RequestMessage
 
-BODY_TIMEOUT = 20.0  # seconds to wait for the next bytes of a body
+BODY_TIMEOUT = 20.0  # seconds to wait for more bytes of a request body
 REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
 
 Message = MutableMapping[str, Any]
@@ -20,7 +20,7 @@ logger = logging.getLogger("petstore")
 
 
 class AsgiResponse(NamedTuple):
-    """A response from the application. If it has a `stream`, the headers include the content length."""
+    """A response from the application. If `stream` is set, `headers` includes the content length."""
 
     status: int
     headers: str
@@ -71,16 +71,18 @@ class AsgiBridge:
 
 
 class _Exchange:
-    """One request and its response, as ASGI messages."""
+    """Exchanges ASGI messages with the application for one request and its response."""
 
     def __init__(self, request: RequestMessage) -> None:
         self._request = request
         self._body_ended = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        # Each part of the response, and whether more will follow. None means that the application ended too early.
+        # Each part of the response body, and whether more parts follow. None means that the application returned before
+        # its response was complete.
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(1)
-        self._over = asyncio.Event()  # the response is complete, the application has ended, or the client has left
+        # Set when the response is complete, the application has returned, or the client has disconnected.
+        self._over = asyncio.Event()
 
     async def receive(self) -> Message:
         if self._body_ended:
@@ -105,7 +107,7 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # drop the part, but let other tasks run if the application keeps sending
+                await asyncio.sleep(0)  # drop the part, and let other tasks run in case the application keeps sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:
@@ -133,7 +135,7 @@ class _Exchange:
         return AsgiResponse(self._status, headers, body, self._stream(body, more) if streamed else None)
 
     async def _stream(self, first: bytes, more: bool) -> AsyncIterator[bytes]:
-        """Yields the parts of the body. Raises BrokenOff if the application ends before its response is complete."""
+        """Yields the parts of the body. Raises BrokenOff if the application returns before the body is complete."""
         try:
             if first:
                 yield first

@@ -1,4 +1,4 @@
-"""Streams request bodies, with a content length or chunked. The application limits their size."""
+"""Streams request bodies that are chunked or have a content length. The application limits their size."""
 
 import asyncio
 import re
@@ -7,9 +7,9 @@ from typing import Protocol
 from petstore.errors import BodyTooLarge
 
 BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
-CHUNK_LINE_MAX = 4 * 1024  # bytes in one line with a chunk size and its extensions, or with a trailer
-CHUNK_OVERHEAD_MAX = 384 * 1024  # bytes in all such lines of a body
-CHUNKS_MAX = 8_192  # limited because even a short chunk takes about a microsecond
+CHUNK_LINE_MAX = 4 * 1024  # maximum bytes in a chunk size line (including extensions) or a trailer line
+CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all chunk size lines and trailer lines of a body
+CHUNKS_MAX = 8_192  # maximum per body, because even a short chunk takes about a microsecond to decode
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SIZE = rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"  # with extensions
@@ -19,7 +19,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*").f
 
 
 class Malformed(Exception):
-    """The message is not valid HTTP/1.1 or exceeds a limit. `status` is the status of the response."""
+    """The message is not valid HTTP/1.1 or exceeds a limit. `status` is the HTTP status of the rejection."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -46,7 +46,7 @@ class BodyStream:
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # a list of small parts could take 40 times as much memory
+        self._parts = bytearray()  # not a list, because many small parts could use 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes that the application has read
         self._broken = False
@@ -59,7 +59,7 @@ class BodyStream:
 
     @property
     def held(self) -> int:
-        """Returns how many bytes are in memory, including bytes that the application has read.
+        """Returns how many bytes of the body are in memory, including bytes that the application has read.
 
         The application keeps only the first BUFFER_MAX bytes in memory and writes the rest to a file.
         """
@@ -95,7 +95,7 @@ class BodyStream:
     async def read(self) -> bytes:
         """Returns the next bytes of the body, or b"" at the end.
 
-        Raises BrokenOff, and BodyTooLarge if the body has too many chunks.
+        Raises BrokenOff if the body is incomplete or malformed, and BodyTooLarge if it has too many chunks.
         """
         while not self._parts and not self.complete:
             if self._chunks is not None and self._chunks.are_too_many:
@@ -142,7 +142,10 @@ class ChunkedDecoder:
         return self._chunks > CHUNKS_MAX
 
     def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Returns the decoded bytes and, if the body has ended, the bytes after it or else None. Raises Malformed."""
+        """Returns the decoded bytes, and the bytes that follow the body (None if it has not ended).
+
+        Raises Malformed.
+        """
         data = self._pending + data
         self._pending = b""
         decoded: list[bytes] = []
@@ -173,7 +176,7 @@ class ChunkedDecoder:
     def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
         """Reads complete chunks and returns the position after the last one. Raises Malformed.
 
-        This is twice as fast as reading a chunk's size, bytes and line end in separate steps.
+        This is twice as fast as reading the size, data and line end of each chunk in separate steps.
         """
         while (line := _CHUNK_LINE(data, position)) is not None:
             start = line.end()
@@ -222,7 +225,7 @@ class ChunkedDecoder:
 
 
 def _size_of(line: bytes) -> int:
-    """Returns the chunk size in a line. Raises Malformed."""
+    """Parses a chunk size line and returns the size. Raises Malformed."""
     match = _CHUNK_SIZE(line) if len(line) <= CHUNK_LINE_MAX else None
     if match is None:
         raise Malformed(400)

@@ -1,8 +1,8 @@
-"""One connection: reads requests, sends responses in order, and decides when to close.
+"""Handles one connection: reads requests, sends responses in order, and decides when to close the connection.
 
 A connection times out if a request's headers arrive too slowly, if it is idle, or if the client does not read its
-responses. It also limits how much a client may send after the last response. It reports its memory use to `HttpServer`,
-which limits the total.
+responses. After the last response, the connection accepts only a limited amount of data from the client. It reports its
+memory use to `HttpServer`, which limits the total.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # in this many seconds, a client must read at least this many bytes
-WRITE_HIGH = 16 * 1024  # with more unsent bytes than this, the connection stops reading and pauses streaming
-PART_MAX = 32 * 1024  # maximum bytes of a body per write
-LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits on data that a client sends after the last response
-UNKNOWN_PEER = "unknown"  # the connection was reset before its address could be read
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes every WRITE_TIMEOUT seconds
+WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
+PART_MAX = 32 * 1024  # maximum body bytes per write
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # seconds and bytes that a client may keep sending after the last response
+UNKNOWN_PEER = "unknown"  # used if the connection was reset before the client's address could be read
 LARGE = 16 * 1024  # smaller bodies are copied into one buffer with the headers; larger ones are written separately
 CLOSING = (408, 413)  # statuses after which the connection closes instead of reading the rest of the body
-CONNECTION_COST = 16 * 1024  # estimated bytes for a connection with up to three small requests
+CONNECTION_COST = 16 * 1024  # estimated bytes of memory for a connection with up to three small requests
 UNCOUNTED_MAX = 4 * 1024  # requests up to this size are not counted, because CONNECTION_COST includes them
 HELD_FACTOR = 2  # estimated bytes of memory per buffered byte, allowing for copies and fragmentation
 
@@ -45,20 +45,21 @@ class Connection(asyncio.Protocol):
         self._rejecting = False  # whether a malformed message is being rejected
         # One task handles all requests, because creating a task for each request would be slower.
         self._task: asyncio.Task[None] | None = None
-        self._idle: asyncio.Future[None] | None = None  # the task waits for this between requests
-        self._write_paused = False  # whether the client is not reading its responses
-        self._lingers = False  # whether the last response was sent and further data is dropped
-        self._writable: asyncio.Future[None] | None = None  # streaming waits for this while writing is paused
+        self._idle: asyncio.Future[None] | None = None  # the task awaits this future between requests
+        self._write_paused = False  # whether writing has paused because the client is not reading its responses
+        self._lingers = False  # whether the last response has been sent and any further data is dropped
+        self._writable: asyncio.Future[None] | None = None  # streaming awaits this future while writing is paused
         self._written = 0  # bytes of responses written so far
         self._taken = 0  # bytes that the client had read at `_taken_at`
         self._taken_at = server.now
         self._bytes_after_end = 0  # bytes received after the last request
-        self.since = server.now  # when it became idle, paused writing, or began to receive headers or to linger
+        self.since = server.now  # when the current state (idle, receiving headers, writing paused or lingering) began
         self.peer = ""
-        self.group: Hashable = None  # the group that its address belongs to
-        self.cost = self.held = CONNECTION_COST  # bytes of memory used when idle, and used now
+        self.group: Hashable = None  # the group that the client's address belongs to
+        # Bytes of memory that the connection uses when idle (cost) and now (held).
+        self.cost = self.held = CONNECTION_COST
 
-    # Called by the event loop
+    # Methods that the event loop calls
 
     def connection_made(self, transport: Any) -> None:
         self.attach(transport)
@@ -120,7 +121,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    # Called by MessageReader and BodyStream
+    # Methods that MessageReader and BodyStream call
 
     def write(self, data: bytes) -> None:
         self._written += len(data)
@@ -165,7 +166,8 @@ class Connection(asyncio.Protocol):
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream
-            # If the body was not read completely, the rest would be mistaken for the next request.
+            # If the body was not read completely, close the connection. Otherwise, the rest of the body would be
+            # mistaken for the next request.
             complete = stream is None or stream.complete
             stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
             if messages.over and not messages.waiting and messages.rejected is None:
@@ -231,7 +233,8 @@ class Connection(asyncio.Protocol):
         head = f"{STATUS_LINES[response.status]}{self._server.date}{response.headers}{length}{close}\r\n"
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
-                if self._transport.is_closing():  # start the generator, because `aclose` would skip its `finally`
+                if self._transport.is_closing():
+                    # Start the generator, because `aclose` skips the `finally` of a generator that has not started.
                     await anext(sending, None)
                     return False
                 self.write(head.encode("latin-1"))
@@ -240,10 +243,10 @@ class Connection(asyncio.Protocol):
                         return False
                     if not head_only:
                         self.write(part)
-                    while self._write_paused and not self._transport.is_closing():  # `sweep` aborts a long wait
+                    while self._write_paused and not self._transport.is_closing():  # `sweep` enforces WRITE_TIMEOUT
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # the client would mistake the next response for the rest of this body
+        except BrokenOff:  # abort, or the client would mistake the next response for the rest of this body
             self._transport.abort()
             return False
         finally:
@@ -296,7 +299,7 @@ class Connection(asyncio.Protocol):
         elif now - self._taken_at > WRITE_TIMEOUT:
             self._transport.abort()
         if unsent:
-            self.since = now  # not idle until the client has read everything
+            self.since = now  # the connection is not idle until the client has read everything
             return
         waited = now - self.since
         if self._in_flight is not None or self._rejecting or (messages.within_body and not self._write_paused):

@@ -14,9 +14,9 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
-MEMORY_MAX = 256 * 1024 * 1024  # bytes that all connections of a worker may use together
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if they exceed the maximum, connections are closed until they use this
-TLS_COST = 64 * 1024  # estimated bytes for a connection with TLS
+MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's connections together
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # above the maximum, connections are closed until memory use falls to this
+TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
 HANDSHAKES_TIMEOUT = 2.0  # seconds to wait on shutdown for TLS handshakes in progress
 
 
@@ -38,12 +38,12 @@ class Response(Protocol):
 
 
 class Application(Protocol):
-    """The application, as seen by the server. Its methods do not raise exceptions."""
+    """The interface between the server and the application. Its methods must not raise exceptions."""
 
     async def answer(self, request: RequestMessage) -> Response: ...
 
     async def reject(self, status: int, peer: str) -> Response:
-        """Returns the response to a message that is malformed, too large or too slow."""
+        """Returns the response to a message that is malformed, too large or arrives too slowly."""
 
 
 class HttpServer:
@@ -60,7 +60,7 @@ class HttpServer:
         """`fields` are the header fields that the application reads. None means all fields.
 
         `is_exempt` says whether an address, such as a trusted proxy's, may open any number of connections. `group_of`
-        maps an address to a group, such as its network. Addresses in the same group count as one.
+        maps an address to a group, such as its network. Addresses in the same group share one connection limit.
         """
         self.app = app
         self.field_names = FieldNames(fields)
@@ -72,7 +72,7 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._group_of = group_of
         self._of_address: Counter[Hashable] = Counter()
-        self.held = 0  # bytes used by all connections
+        self.held = 0  # bytes of memory that all connections use
         self._refusals = Throttled("connection refused")
         loop = asyncio.get_running_loop()
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
@@ -81,13 +81,13 @@ class HttpServer:
         self.tick()
 
     def accept(self, connection: Connection) -> bool:
-        """Adds a connection. Returns False if there are too many."""
+        """Adds a connection. Returns False if there are already too many connections."""
         self.end_handshake(connection)
-        self._drained.clear()  # it may have been set during the handshake
+        self._drained.clear()  # the event may have been set during the handshake
         return self._enter(self.connections, connection)
 
     def begin_handshake(self, connection: Connection) -> bool:
-        """Adds a connection before its TLS handshake. Returns False if there are too many."""
+        """Adds a connection before its TLS handshake. Returns False if there are already too many connections."""
         connection.cost = connection.held = TLS_COST
         return self._enter(self._handshaking, connection)
 
@@ -125,7 +125,7 @@ class HttpServer:
                 del self._of_address[group]
 
     def hold(self, connection: Connection, held: int) -> None:
-        """Updates how many bytes a connection uses."""
+        """Records how many bytes of memory a connection currently uses."""
         if connection in self.connections:
             self.held += held - connection.held
             connection.held = held
@@ -133,7 +133,7 @@ class HttpServer:
                 self._close_largest()
 
     def _close_largest(self) -> None:
-        """Closes connections from the addresses that use the most memory, starting with the largest ones."""
+        """Closes the largest connections, starting with the group of addresses that uses the most memory."""
         held: Counter[Hashable] = Counter()
         for each in (*self.connections, *self._handshaking):
             held[each.group] += each.held
@@ -156,7 +156,7 @@ class HttpServer:
         self._refusals.event(time.monotonic(), cause, address=address)
 
     def tick(self) -> None:
-        """Updates the date, the metrics and all connections. Called once a second."""
+        """Updates the date and the metrics, and checks every connection's timeouts. Called once a second."""
         self.date = f"date: {formatdate(usegmt=True)}\r\n"
         self.now = time.monotonic()
         CONNECTIONS.set(len(self.connections))
@@ -165,9 +165,9 @@ class HttpServer:
             connection.sweep(self.now)
 
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
-        """Closes idle connections after `idle` seconds, and the others when they have sent their responses.
+        """Closes idle connections after `idle` seconds, and other connections once they have sent their responses.
 
-        Returns when all connections are closed, and after at most `limit` seconds.
+        Returns when all connections are closed, but after `limit` seconds at the latest.
         """
         self.closing = True
         with contextlib.suppress(TimeoutError):

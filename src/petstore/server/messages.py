@@ -1,7 +1,7 @@
-"""Parses the bytes of a connection into HTTP/1.1 requests.
+"""Parses the bytes received on a connection into HTTP/1.1 requests.
 
-llhttp (through httptools) validates and parses heads. A head is a request line with its header fields. This module
-finds the end of each head and body, and enforces limits on the raw bytes of a head before llhttp parses it.
+The head of a request is its request line and its header fields. llhttp, used through httptools, validates and parses
+heads. This module finds the end of each head and body, and checks the size of a head before llhttp parses it.
 """
 
 import re
@@ -18,14 +18,14 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # up to this length, the method of an incomplete head is checked whenever bytes arrive
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot have too many fields, as `a:` and a line end are four bytes
-EMPTY_BYTES_MAX = 64  # bytes of empty lines before a request line
-PIPELINE_MAX = 1  # waiting requests per connection; a parsed request can take 30 times as much memory as its bytes
+METHOD_MAX = 64  # bytes; while a head is at most this long, its method is checked whenever data arrives
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot exceed FIELDS_MAX, as each field takes at least four bytes
+EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
+PIPELINE_MAX = 1  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_MAX = 300  # characters; a name has at most 253, plus the port
+HOST_MAX = 300  # characters; a host name has at most 253, and a port may follow
 CONNECTION_MAX = 256  # characters in the Connection field; a longer value is treated as `close`
-LENGTH_MAX = 20  # digits in Content-Length; int() raises ValueError for more than 4,300
+LENGTH_MAX = 20  # maximum digits in Content-Length; int() would raise ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
 # The fields that the server itself needs. The application specifies which other fields it needs.
@@ -36,7 +36,7 @@ METHODS = {
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 _METHOD_PREFIX = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?: |$)").match
 _VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]").fullmatch
-# A name, an IPv4 address or an IP literal, followed by a port (RFC 3986, 3.2). Either part may be empty.
+# A host name, IPv4 address or IP literal, and an optional port (RFC 3986, 3.2). The host and the port may be empty.
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 
 
@@ -52,14 +52,14 @@ class RequestMessage(msgspec.Struct):
     fields: dict[str, str]
     keep_alive: bool
     peer: str  # the address of the client or proxy
-    started: float  # when the first byte arrived, according to time.perf_counter
+    started: float  # when the first byte arrived (time.perf_counter)
     head_length: int = 0
     body: bytes = b""
     stream: BodyStream | None = None
 
     @property
     def held(self) -> int:
-        """Returns how many bytes are in memory."""
+        """Returns how many bytes of the request are in memory."""
         return self.head_length + len(self.body) + (self.stream.held if self.stream is not None else 0)
 
 
@@ -70,7 +70,7 @@ class FieldNames:
     """
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
-        """If `wanted` is None, the application needs all fields. A name that ends with a hyphen is a prefix."""
+        """If `wanted` is None, the application needs all fields. A name that ends with a hyphen matches as a prefix."""
         self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
         self._prefixes = tuple(name for name in wanted or () if name.endswith("-"))
         self.known: dict[bytes, str] = {}
@@ -85,7 +85,7 @@ class FieldNames:
 
 
 class HeadReader:
-    """Parses the heads received on one connection. Each head must be complete."""
+    """Parses the request heads that arrive on one connection. Each head must be complete."""
 
     __slots__ = ("_fields", "_known", "_names", "_parser")
 
@@ -121,7 +121,7 @@ class HeadReader:
         if method is None:
             if not _TOKEN(raw_method):
                 raise Malformed(400)
-            # llhttp rejects unknown methods. Show it a known method instead, so that the application can return 405.
+            # llhttp rejects unknown methods. Pass it a known method instead, so that the application can return 405.
             method, head = raw_method.decode(), b"PUT" + head[len(raw_method) :]
         parser = self._parser
         if parser is None:
@@ -129,7 +129,7 @@ class HeadReader:
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # upgrades are not supported, so handle it like any other request
+            self._parser = None  # upgrades are not supported, so handle this like any other request
         except httptools.HttpParserError:
             raise Malformed(400) from None
         fields, self._fields = self._fields, {}
@@ -139,7 +139,7 @@ class HeadReader:
         )
         length = 0
         if "content-length" in fields or "transfer-encoding" in fields:
-            self._parser = None  # this parser would expect the body, which this module reads itself
+            self._parser = None  # this parser would now expect the body, but this module reads bodies itself
             length = _length(fields)
             if version == b"HTTP/1.0":
                 fields.pop("expect", None)  # HTTP/1.0 clients do not understand 100 Continue (RFC 9110, 10.1.1)
@@ -149,7 +149,7 @@ class HeadReader:
                 raise Malformed(400)
         elif len(host) > HOST_MAX or not _is_host(host):
             raise Malformed(400)
-        if target[:1] != b"/" and b"://" in target:  # in absolute form, use the target's host (RFC 9112, 3.2.2)
+        if target[:1] != b"/" and b"://" in target:  # a target in absolute form overrides Host (RFC 9112, 3.2.2)
             fields["host"] = host = re.split(rb"[/?]", target.partition(b"://")[2], maxsplit=1)[0].decode("latin-1")
             if len(host) > HOST_MAX or not _is_host(host):
                 raise Malformed(400)
@@ -198,7 +198,7 @@ def split_target(target: bytes) -> tuple[str, str]:
 
 
 class Source(BodySource, Protocol):
-    """The connection that the bytes come from."""
+    """The connection that a MessageReader reads from."""
 
     peer: str
 
@@ -207,9 +207,9 @@ class MessageReader:
     """Reads the messages that arrive on one connection."""
 
     def __init__(self, source: Source, names: FieldNames) -> None:
-        self.waiting: deque[RequestMessage] = deque()  # requests to be answered, in order
-        self.rejected: int | None = None  # the status of the response to an invalid message
-        self.rejects_head = False  # whether the invalid message has the method HEAD
+        self.waiting: deque[RequestMessage] = deque()  # requests waiting to be handled, in order
+        self.rejected: int | None = None  # the status with which an invalid message must be rejected
+        self.rejects_head = False  # whether the invalid message is a HEAD request
         self.over = False  # whether reading has ended
         self.sends_on = False  # whether the client keeps sending after reading has ended
         self._source: Source = source
@@ -217,10 +217,10 @@ class MessageReader:
         self._stream: BodyStream | None = None  # the body that is still arriving
         self._unread = b""
         self._is_unfinished = False  # whether the unread bytes are an incomplete head
-        self.received = 0  # bytes since the last response
+        self.received = 0  # bytes received since the last response
         self._started = 0.0
-        self._empty_bytes = 0  # bytes of empty lines since the last request
-        self._is_last = False  # whether the connection closes after the request whose body is arriving
+        self._empty_bytes = 0  # bytes of empty lines received since the last request
+        self._is_last = False  # whether the request whose body is arriving is the last one on this connection
 
     @property
     def within_head(self) -> bool:
@@ -239,11 +239,11 @@ class MessageReader:
 
     @property
     def held(self) -> int:
-        """Returns how many bytes are in memory, excluding the request in flight."""
+        """Returns how many received bytes are in memory, not counting the request in flight."""
         return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Reads messages until too many are waiting. `now` comes from time.perf_counter."""
+        """Parses data into requests until too many are waiting. `now` is a value of time.perf_counter."""
         self.received += len(data)
         try:
             if not self._unread:
@@ -324,7 +324,7 @@ class MessageReader:
             self._stream = None
 
     def reject(self, status: int, message: bytes = b"") -> None:
-        """Stops reading and rejects the message with this status, unless the application is already handling it."""
+        """Stops reading, and rejects the message with this status unless the application is already handling it."""
         if self._stream is None:
             self.rejected = status
             self.rejects_head = (message or self._unread).startswith(b"HEAD ")
@@ -344,7 +344,8 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    This is the only check before the next line end. Running all checks after each byte would take 50 µs.
+    In the middle of a line, this is the only check. If a client sends single bytes, running all checks for each byte
+    would take 50 µs.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

@@ -1,4 +1,4 @@
-"""The environment variables used by a reload: one for the trial start, and one for state kept across the `exec`."""
+"""The environment variables used by a reload: one marks the trial start, and one passes state across the `exec`."""
 
 import json
 import os
@@ -6,9 +6,9 @@ import os
 import msgspec
 
 HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
-TRIAL = "PETSTORE_RELOAD_TRIAL"  # set for the trial start; the running workers' digests as JSON
+TRIAL = "PETSTORE_RELOAD_TRIAL"  # set only for the trial start, to the running workers' digests as JSON
 
-# Digests of the workers' settings, by name. The settings themselves are not passed on, as they may contain passwords.
+# Digests of the workers' settings, by setting name. The values are not passed on, as they may contain passwords.
 Digests = dict[str, str]
 
 
@@ -36,7 +36,7 @@ def trial_environment(running: Digests) -> dict[str, str]:
 
 
 def running_digests() -> Digests:
-    """Returns the running workers' digests. Only for a trial start."""
+    """Returns the running workers' digests. Must be called only in a trial start."""
     return dict(json.loads(os.environ[TRIAL]))
 
 

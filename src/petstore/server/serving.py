@@ -1,4 +1,4 @@
-"""Serves connections in a worker until it is stopped or retired."""
+"""Serves connections in a worker until the worker is stopped or retired."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
 ACCEPT_TURNS = 500  # iterations of the event loop after a stop signal, each of which accepts one pending connection
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # longer than the interval at which the main process repeats the signal
-RETIRE_IDLE = 10.0  # seconds after a reload until idle connections are closed
+COVER_SECONDS = 2 * PAUSE_MAX  # longer than the interval at which the main process repeats COVER
+RETIRE_IDLE = 10.0  # seconds after a reload before idle connections are closed
 
 
 async def serve_connections(
@@ -29,7 +29,9 @@ async def serve_connections(
     others: Sequence[socket.socket] = (),
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves connections. Returns within seconds of SIGTERM or SIGINT, and within about a minute of RETIRE (a reload).
+    """Serves connections until a signal arrives.
+
+    Returns within seconds of SIGTERM or SIGINT, and within about a minute of RETIRE, which a reload sends.
 
     `others` are other workers' sockets. After COVER, this worker temporarily accepts connections on them. `stopping` is
     called when the shutdown begins.

@@ -7,17 +7,18 @@ import socket
 from petstore.errors import OperatorError
 
 BACKLOG = 4096
-KERNEL_BUFFER = 128 * 1024  # bytes of kernel buffer in each direction; by default, it grows to 4 to 6 MiB
+KERNEL_BUFFER = 128 * 1024  # bytes in each direction; by default, the kernel lets its buffers grow to 4 to 6 MiB
 FIRST_ACTIVATED = 3  # the first file descriptor that systemd passes
 
 Sockets = list[socket.socket]
-Address = tuple[str, int | None]  # a host and a port, or `unix:` followed by a path, and None
+Address = tuple[str, int | None]  # (host, port), or (`unix:` followed by a path, None)
 
 
 def check_port(host: str, port: int) -> None:
     """Raises OperatorError if the port is in use.
 
-    Because of SO_REUSEPORT, listening itself would not fail. A second service would get half of the connections.
+    Because of SO_REUSEPORT, a second service on the same port would start without an error and receive half of the
+    connections.
     """
     if not _activated():
         for each in _listening(host, port, shared=False):
@@ -25,7 +26,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """Returns separate sockets for each of `count` workers or, with socket activation, one group shared by all.
+    """Returns a group of sockets for each of `count` workers or, with socket activation, one group for all workers.
 
     Raises OperatorError.
     """
@@ -38,7 +39,7 @@ def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError.
 
     Each worker has its own sockets, so that the kernel distributes connections evenly. The main process keeps all
-    sockets open. If a worker dies, its successor accepts the connections that are waiting on its sockets.
+    sockets open. If a worker dies, its successor inherits its sockets and accepts the connections waiting on them.
     """
     return [_listening(host, port, shared=True) for _ in range(count)]
 
@@ -101,7 +102,7 @@ def inherited(fd: int) -> socket.socket:
 
 
 def _prepare(listening: socket.socket) -> None:
-    """Sets the options of a listening socket. Accepted connections inherit its buffer sizes."""
+    """Sets options on a listening socket. Accepted connections inherit its buffer sizes."""
     listening.setblocking(False)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)

@@ -1,6 +1,7 @@
 """TLS with bounded memory: creates the SSL context, and encrypts and decrypts a connection's data.
 
-asyncio's own TLS transport uses up to 546 KiB for an idle connection, and does not count its socket's unsent bytes.
+asyncio's own TLS transport uses up to 546 KiB for an idle connection. The write buffer size that it reports does not
+include its socket's unsent bytes.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Sits between a socket and a connection: the protocol of the socket, and the transport of the connection."""
+    """Sits between a socket and a connection, as the socket's protocol and the connection's transport."""
 
     def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -58,11 +59,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False  # whether the handshake is complete
-        self._has_ended = False  # whether this side has sent its close_notify
+        self._has_ended = False  # whether the server has sent its close_notify
         self._client_has_ended = False  # whether the client has sent its close_notify
         self._deadline: asyncio.TimerHandle | None = None
 
-    # Called by the event loop
+    # Methods that the event loop calls
 
     def connection_made(self, transport: Any) -> None:
         self._socket: asyncio.Transport = transport
@@ -105,7 +106,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._is_open:
             self._connection.resume_writing()
 
-    # Called by the connection
+    # Methods that the connection calls
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._has_ended or self._socket.is_closing():
@@ -156,7 +157,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # TLS
 
     def _decrypted(self, data: bytes) -> bytes:
-        """Decrypts data, and performs the handshake if it is not complete. Raises SSLError."""
+        """Decrypts data. Continues the handshake first if it is not complete. Raises SSLError."""
         plain = []
         incoming, tls = self._incoming, self._tls
         for start in range(0, len(data), PIECE):
@@ -192,7 +193,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._socket.write(self._outgoing.read())
 
     def _send_close_notify(self) -> None:
-        """Sends a close_notify without waiting for the client's."""
+        """Sends a close_notify, but does not wait for the client to send one."""
         if not self._has_ended:
             self._has_ended = True
             with contextlib.suppress(ssl.SSLError):

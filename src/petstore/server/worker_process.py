@@ -27,9 +27,9 @@ Work = Callable[[Sockets, Sockets, Callable[[], None]], None]
 
 class Worker:
     def __init__(self, pid: int, slot: int, ready_pipe: int | None) -> None:
-        """`ready_pipe` is None if the previous main process started the worker, which is then already ready."""
+        """`ready_pipe` is None if the previous main process started the worker. Such a worker is already ready."""
         self.pid = pid
-        self.slot = slot  # the index of its sockets
+        self.slot = slot  # the index of the worker's sockets
         self.is_ready = ready_pipe is None
         self.started = -math.inf if ready_pipe is None else time.monotonic()
         self._ready_pipe = ready_pipe
@@ -72,12 +72,12 @@ def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> No
 class Restarts:
     """Decides when to restart a worker that died: immediately or, if it crashed on startup, with exponential backoff.
 
-    Each worker has a slot, which its successor takes over. `now` comes from time.monotonic.
+    Each worker has a slot, which its successor takes over. `now` is a value of time.monotonic.
     """
 
     def __init__(self) -> None:
-        self.due: dict[int, float] = {}  # when to start a new worker, for each slot without one
-        self._crashes_of: dict[int, int] = {}  # consecutive crashes of each slot
+        self.due: dict[int, float] = {}  # when to start a new worker in each empty slot
+        self._crashes_of: dict[int, int] = {}  # consecutive crashes in each slot
         self._crashes = 0  # crashes since the last time a worker died after running for at least a second
 
     def worked(self, slot: int) -> None:

@@ -29,18 +29,18 @@ from petstore.server.sockets import Sockets, inherited, worker_sockets
 from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
-WORKERS_MAX = 8  # maximum of the default number of workers
-CRASH_SECONDS = 1.0  # if a worker dies sooner than this, it counts as crashed on startup
-READY_TIMEOUT = 60.0  # seconds after which a reload fails if the new workers are not ready
+WORKERS_MAX = 8  # upper limit for the default number of workers
+CRASH_SECONDS = 1.0  # a worker that dies within this many seconds counts as crashed on startup
+READY_TIMEOUT = 60.0  # a reload fails if its new workers are not ready within this many seconds
 POLL = 0.02  # seconds between checks while a worker is starting
 
 
 def default_count() -> int:
-    """Returns how many cores this process may use, according to its affinity and its cgroup's quota, but at most 8."""
+    """Returns the number of cores that this process's CPU affinity and cgroup quota allow, but at most 8."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means no quota and raises ValueError
+        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means no quota; int() rejects it
     return max(1, min(cores, WORKERS_MAX))
 
 
@@ -48,7 +48,10 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests` are digests of the workers' settings, for a reload's trial start. Raises OperatorError."""
+        """`digests` are digests of the workers' settings. A reload's trial start compares them with its own.
+
+        Raises OperatorError.
+        """
         self._work = work
         self._count = count
         self._digests = digests or {}
@@ -186,7 +189,10 @@ class Supervisor:
             self._survive_crash()
 
     def _survive_crash(self) -> None:
-        """Tells a ready worker to cover for one that crashed on startup. If none is ready, stops after five crashes."""
+        """Tells a ready worker to cover for one that crashed on startup.
+
+        If no worker is ready, stops the service after five crashes.
+        """
         ready = [worker.pid for worker in self._workers.values() if worker.is_ready]
         if ready:
             self._signal({min(ready)}, COVER)
@@ -279,13 +285,13 @@ class Supervisor:
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
-        self._retire(ready)  # they may have accepted requests
+        self._retire(ready)  # let them finish, because they may have accepted requests
         self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():
             worker.close()
         self._workers = {pid: Worker(pid, slot, None) for pid, slot in self._previous.items()}
-        # Restart old workers that died in the meantime.
+        # Restart old workers that died during the reload.
         self._restarts.due.clear()
         missing = set(range(self._count)) - set(self._previous.values())
         self._restarts.due = dict.fromkeys(missing, time.monotonic())

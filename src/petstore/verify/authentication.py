@@ -8,19 +8,19 @@ CHALLENGE = 'Bearer realm="petstore"'
 
 
 def missing_key(session: Session) -> Findings:
-    """A request without an API key is 401 with an `Error` body."""
+    """A request without an API key returns 401 with an `Error` body."""
     for line in ("GET /pets", "GET /pets/1"):
         yield from expect_error(session.send(line, key=""), 401)
     yield from expect_error(session.send("POST /pets", body=b"", key=""), 401)
 
 
 def unknown_key(session: Session) -> Findings:
-    """A request with an unknown API key is 401 with an `Error` body."""
+    """A request with an unknown API key returns 401 with an `Error` body."""
     yield from expect_error(session.send("GET /pets", UNKNOWN, key=""), 401)
 
 
 def other_scheme(session: Session) -> Findings:
-    """An API key with a scheme other than `Bearer` is 401."""
+    """An API key sent with a scheme other than `Bearer` returns 401."""
     response = session.send("GET /pets", f"Authorization: Basic {session.key}", key="")
     yield from expect_error(response, 401)
 
@@ -35,7 +35,7 @@ def challenge(session: Session) -> Findings:
 
 
 def scheme_in_any_case(session: Session) -> Findings:
-    """The scheme `Bearer` may be written in any case."""
+    """The scheme `Bearer` is not case-sensitive."""
     yield from expect_status(session.send("GET /pets?limit=1", f"Authorization: bEARER {session.key}", key=""), 200)
 
 

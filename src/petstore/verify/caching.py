@@ -1,4 +1,4 @@
-"""Entity tags and caches: lists are revalidated before each use, and proxies do not change them."""
+"""Entity tags and caches: clients can revalidate lists, and proxies neither cache nor change responses."""
 
 from petstore.verify.findings import Findings, expect, expect_status, unexpected
 from petstore.verify.session import Session
@@ -7,7 +7,7 @@ LINE = "GET /pets?limit=3"
 
 
 def strong_tag(session: Session) -> Findings:
-    """A list has a strong `ETag`, which stays the same while the list does not change."""
+    """A list has a strong `ETag`, which stays the same as long as the list does not change."""
     one, two = session.send(LINE), session.send(LINE)
     for response in (one, two):
         tag = response.value("etag")
@@ -17,7 +17,7 @@ def strong_tag(session: Session) -> Findings:
 
 
 def not_modified(session: Session) -> Findings:
-    """If a list has not changed, the response is 304 without a body, with the same `ETag` and `Link`."""
+    """If a list has not changed, the response is a 304 with no body and with the same `ETag` and `Link`."""
     plain = session.send(LINE)
     tag = plain.value("etag")
     for condition in (tag, f"W/{tag.removeprefix('W/')}", f'"verify", {tag}'):

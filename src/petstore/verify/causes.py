@@ -1,4 +1,4 @@
-"""Finds the likely cause of a broken promise, based on signs of proxies and caches in the response."""
+"""Finds the likely cause of a broken promise by looking for signs of proxies and caches in the response."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Connections: pipelining, request bodies in parts, and rejected messages."""
+"""Connections: pipelining, request bodies sent in parts, and rejected messages."""
 
 from petstore.verify.findings import Finding, Findings, expect, expect_error, expect_status
 from petstore.verify.session import Session, new_pet
@@ -41,7 +41,7 @@ def expect_continue(session: Session) -> Findings:
 
 
 def chunked_body(session: Session) -> Findings:
-    """A body can be sent in chunks, and without a `Content-Type`."""
+    """A body can be sent in chunks and without a `Content-Type`."""
     body = new_pet()
     response = session.send("POST /pets", CHUNKED, body=_chunked(body[:10], body[10:]))
     session.count_added(response)
@@ -49,7 +49,7 @@ def chunked_body(session: Session) -> Findings:
 
 
 def body_too_large(session: Session) -> Findings:
-    """A body larger than 64 KiB is 413 `body_too_large`, whether it has a `Content-Length` or is sent in chunks."""
+    """A body larger than 64 KiB returns 413 `body_too_large`, whether or not the body is chunked."""
     body = b" " * (BODY_MAX + 1)
     for response in (
         session.send("POST /pets", JSON, body=body),
@@ -65,7 +65,7 @@ def largest_body(session: Session) -> Findings:
 
 
 def malformed(session: Session) -> Findings:
-    """A request with two different lengths is rejected with one 400, and the connection closes."""
+    """A request with two different lengths is rejected with a single 400, and the connection is closed."""
     message = session.message("POST /pets", "Content-Length: 3", "Content-Length: 30", key="") + b"{} "
     with session.connect() as connection:
         yield from _expect_rejection(session, connection, message, 400)
@@ -74,7 +74,7 @@ def malformed(session: Session) -> Findings:
 
 
 def long_target(session: Session) -> Findings:
-    """A request target longer than 8 KiB is 414."""
+    """A request target longer than 8 KiB returns 414."""
     with session.connect() as connection:
         message = session.message("GET /pets?" + "v" * 9_000, key="")
         yield from _expect_rejection(session, connection, message, 414)

@@ -13,7 +13,7 @@ def _origin(session: Session) -> str:
 
 
 def exposed_headers(session: Session) -> Findings:
-    """If an origin is allowed, its pages can read the API's headers, and preflights are answered."""
+    """If an origin is allowed, its pages can read the API's response headers, and its preflights succeed."""
     response = session.send("GET /pets?limit=1", _origin(session))
     if not response.values("access-control-allow-origin"):
         origin = _origin(session).partition(" ")[2]

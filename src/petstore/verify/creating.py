@@ -10,7 +10,7 @@ from petstore.verify.findings import Findings, expect, expect_error, expect_stat
 from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
-CONNECTIONS = 8  # connections that look for a new animal; enough to reach every worker in a small deployment
+CONNECTIONS = 8  # connections used to look for a new animal; enough to reach every worker in a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
@@ -27,7 +27,7 @@ MALFORMED = [
 
 
 def created(session: Session) -> Findings:
-    """A create returns 201 with the values sent and the assigned `id`."""
+    """A create returns 201 with the values that were sent and the assigned `id`."""
     for status in STATUSES:
         sent: dict[str, Any] = {"name": new_name(), "categoryId": 7, "status": status}
         response = session.add(**sent)
@@ -51,56 +51,56 @@ def fetched(session: Session) -> Findings:
 
 
 def missing_fields(session: Session) -> Findings:
-    """A body without `name` or `categoryId` is 400 with an `Error` body."""
+    """A body without `name` or `categoryId` returns 400 with an `Error` body."""
     for body in ({}, {"name": new_name()}, {"categoryId": 1}):
         yield from expect_error(session.post(json.dumps(body).encode()), 400)
 
 
 def invalid_values(session: Session) -> Findings:
-    """A value of the wrong type, or an unknown `status`, is 400 with an `Error` body."""
+    """A value of the wrong type or an unknown `status` returns 400 with an `Error` body."""
     for members in INVALID_VALUES:
         yield from expect_error(session.add(**members), 400)
 
 
 def forbidden_values(session: Session) -> Findings:
-    """A blank or overlong name, control characters, `null` or a number beyond 64 bits is 400 `invalid_body`."""
+    """An invalid name, an explicit `null` or a number beyond 64 bits returns 400 `invalid_body`."""
     for members in FORBIDDEN_VALUES:
         yield from expect_error(session.add(**members), 400, "invalid_body")
 
 
 def malformed_bodies(session: Session) -> Findings:
-    """A body that is not one JSON object in UTF-8, or has duplicate members, is 400 `invalid_body`."""
+    """A body that is not a single JSON object in UTF-8, or has duplicate members, returns 400 `invalid_body`."""
     for body in MALFORMED:
         yield from expect_error(session.post(body), 400, "invalid_body")
 
 
 def every_field_named(session: Session) -> Findings:
-    """One message names every invalid field."""
+    """If several fields are invalid, one message names them all."""
     response = session.post(b'{"name":1,"categoryId":"1","status":"lost"}')
     right = all(name in response.message for name in ("name", "categoryId", "status"))
     yield from expect(right, "a message that names name, categoryId and status", response)
 
 
 def position_named(session: Session) -> Findings:
-    """If a body is not valid JSON, the message gives the position of the error."""
+    """If a body is not valid JSON, the error message gives the position of the error."""
     response = session.post(b'{"name": "verify-1",\n "categoryId": }')
     yield from expect_error(response, 400, "invalid_body")
     yield from expect("line 2, column 16" in response.message, "a message that says line 2, column 16", response)
 
 
 def stored_as_sent(session: Session) -> Findings:
-    """Names and numbers are stored as sent, `id` and unknown members are ignored, and `status` has a default."""
+    """Names and numbers are stored as sent. `id` and unknown members are ignored. `status` defaults to `available`."""
     name = f"{new_name()}  \N{DOG FACE} e\N{COMBINING ACUTE ACCENT} <&> "
     response = session.add(name=name, categoryId=INT64_MAX, **IGNORED)
     pet = response.pet
     expected = {"id": pet.get("id"), "name": name, "categoryId": INT64_MAX, "status": "available"}
-    same = list(pet.items())[: len(expected)] == list(expected.items())  # later versions may have more members
+    same = list(pet.items())[: len(expected)] == list(expected.items())  # later versions may add members
     right = response.status == 201 and same and pet["id"] != IGNORED["id"]
     yield from expect(right, f"201 and {expected}", response)
 
 
 def location(session: Session) -> Findings:
-    """The `Location` of a 201 is the address of the new animal, until `GET /pets/{petId}` is removed."""
+    """Until `GET /pets/{petId}` is removed, the `Location` header of a 201 is the new animal's address."""
     response = session.add()
     yield from expect_status(response, 201)
     if response.pet and response.date < end_of_items("/pets"):
@@ -110,7 +110,7 @@ def location(session: Session) -> Findings:
 
 
 def media_types(session: Session) -> Findings:
-    """A body that is not `application/json`, or is encoded, is 415 `unsupported_media_type`."""
+    """A body that has a `Content-Encoding` or is not `application/json` returns 415 `unsupported_media_type`."""
     for header in ("Content-Type: text/plain", "Content-Encoding: gzip"):
         response = session.send("POST /pets", header, body=new_pet())
         session.count_added(response)
@@ -129,7 +129,7 @@ def added_once(session: Session) -> Findings:
 
 
 def visible_at_once(session: Session) -> Findings:
-    """A new animal is in the next list, regardless of which worker responds."""
+    """A new animal appears in the next list, regardless of which worker responds."""
     session.newest()
     end = session.end_of_list()
     name, line = new_name(), f"GET /pets?{end.query}"

@@ -1,4 +1,4 @@
-"""Errors on demand: on staging, a client can request each error with `Prefer`."""
+"""Errors on demand: on staging, a client can request any error with the `Prefer` header."""
 
 import secrets
 
@@ -19,7 +19,7 @@ def _expect_applied(response: Response, applied: str) -> Findings:
 
 
 def each_code(session: Session) -> Findings:
-    """`Prefer: error=CODE` returns the error with that code, for every code."""
+    """For every error code, `Prefer: error=CODE` returns the error with that code."""
     for code in CODES:
         response = session.send("GET /pets", f"Prefer: error={code}")
         yield from expect_error(response, STATUS_OF_CODE[code], code, "a proxy removed `Prefer`")
@@ -27,7 +27,7 @@ def each_code(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A simulated 429 has the requested `Retry-After`, and `X-RateLimit-Remaining: 0`."""
+    """A simulated 429 has the requested `Retry-After` and `X-RateLimit-Remaining: 0`."""
     response = session.send("GET /pets", "Prefer: code=429", "Prefer: retry-after=7")
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("retry-after") == 7, "`Retry-After: 7`", response)
@@ -36,7 +36,7 @@ def retry_after(session: Session) -> Findings:
 
 
 def delay(session: Session) -> Findings:
-    """`Prefer: delay=1` delays the response by a second."""
+    """`Prefer: delay=1` delays the response by one second."""
     response = session.send("GET /pets?limit=1", "Prefer: delay=1")
     yield from expect_status(response, 200)
     yield from expect(
@@ -46,7 +46,7 @@ def delay(session: Session) -> Findings:
 
 
 def nothing_done(session: Session) -> Findings:
-    """A simulated error adds nothing and does not use up the idempotency key."""
+    """A create that returns a simulated error adds no animal and does not use up its idempotency key."""
     header, body = f"Idempotency-Key: verify-{secrets.token_hex(8)}", new_pet()
     yield from expect_error(session.post(body, header, "Prefer: error=unavailable"), 503, "unavailable")
     response = session.post(body, header)
@@ -55,7 +55,7 @@ def nothing_done(session: Session) -> Findings:
 
 
 def only_with_key(session: Session) -> Findings:
-    """Without a key, `Prefer` has no effect."""
+    """Without an API key, `Prefer` has no effect."""
     response = session.send("GET /pets", "Prefer: error=gone", key="")
     yield from expect_error(response, 401, "unauthorized")
     yield from expect(not response.values("preference-applied"), "no `Preference-Applied`", response)

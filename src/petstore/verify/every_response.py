@@ -1,4 +1,4 @@
-"""Promises about every response. These checks send no requests. They examine the responses to all other checks."""
+"""Promises about every response. These checks only examine the responses that the other checks have received."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from petstore.verify.transport import Response
 
 RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 DAY = 86_400
-CLOCK_MAX = 60  # seconds that this machine's clock may be off
+CLOCK_MAX = 60  # seconds by which this machine's clock may be wrong
 
 
 def _errors(session: Session) -> Iterator[Response]:
@@ -27,7 +27,7 @@ def rate_limit_headers(session: Session) -> Findings:
 
 
 def rate_limit_values(session: Session) -> Findings:
-    """`Remaining` is at most `Limit`, and `Reset` is a Unix timestamp within a day."""
+    """`X-RateLimit-Remaining` is at most `X-RateLimit-Limit`. `X-RateLimit-Reset` is at most a day in the future."""
     for response in session.received:
         limit, left, reset = (response.number(name) for name in RATE_LIMIT)
         if limit is not None and left is not None:
@@ -38,7 +38,7 @@ def rate_limit_values(session: Session) -> Findings:
 
 
 def rate_limit_headers_once(session: Session) -> Findings:
-    """Every response has each rate limit header exactly once."""
+    """Every response has exactly one of each rate limit header."""
     for response in session.received:
         for name in RATE_LIMIT:
             values = response.values(name)
@@ -54,7 +54,7 @@ def error_bodies(session: Session) -> Findings:
 
 
 def errors_exactly(session: Session) -> Findings:
-    """Every error is `application/json` and has exactly `code`, `message` and `status`."""
+    """Every error is `application/json` and has exactly the members `code`, `message` and `status`."""
     for response in _errors(session):
         right = is_error(response) and list(response.json) == ["code", "message", "status"]
         kind = response.values("content-type") == ["application/json"]
@@ -75,7 +75,7 @@ def request_ids(session: Session) -> Findings:
 
 
 def cache_control(session: Session) -> Findings:
-    """Lists and animals may be stored but must be revalidated (`private, no-cache`). Everything else is `no-store`."""
+    """Lists and animals have `Cache-Control: private, no-cache`. All other responses have `no-store`."""
     for response in session.received:
         kept = response.status in (200, 304)
         expected = "private, no-cache" if kept else "no-store"

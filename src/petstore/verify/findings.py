@@ -1,4 +1,4 @@
-"""The results of a check (findings, or the reason for skipping it), and common expectations."""
+"""The results of a check (findings or the reason for skipping it), and functions for common expectations."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from petstore.verify.transport import Response
 
 
 class Finding(NamedTuple):
-    """A broken promise. `cause` is the cause that the check suspects. `causes.py` may find a better one."""
+    """A broken promise. `cause` is the cause that the check suspects. `causes.py` may find a more likely cause."""
 
     expected: str
     received: str
@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
 
 class Skip(Exception):
-    """The promise cannot be tested. The message says why, and what to do about it."""
+    """Raised if a promise cannot be tested. The message says why and, if possible, what to do about it."""
 
 
 Findings = Iterator[Finding]
@@ -36,7 +36,7 @@ def expect_status(response: Response, status: int, cause: str = "") -> Findings:
 
 
 def expect_error(response: Response, status: int, code: str = "", cause: str = "") -> Findings:
-    """Expects an `Error` body with this status and, unless it is empty, this code."""
+    """Expects an `Error` body with this status and, unless `code` is empty, with this code."""
     right = response.status == status and is_error(response) and code in ("", response.code)
     yield from expect(right, f"{status} {code}".rstrip() + " with an Error body", response, cause)
 

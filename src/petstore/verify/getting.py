@@ -1,4 +1,4 @@
-"""Getting one animal by its id, which is deprecated."""
+"""Getting one animal by its id. This operation is deprecated."""
 
 from email.utils import format_datetime
 from urllib.parse import urljoin
@@ -8,7 +8,7 @@ from petstore.verify.findings import Findings, Skip, expect, expect_error
 from petstore.verify.session import Session
 from petstore.verify.transport import Address, Response, link_target
 
-UNKNOWN = "9223372036854775807"  # the largest id, which no animal has
+UNKNOWN = "9223372036854775807"  # the largest possible id, which no animal has
 
 
 def _send(session: Session, pet_id: object) -> Response:
@@ -30,18 +30,18 @@ def found(session: Session) -> Findings:
 
 
 def unknown(session: Session) -> Findings:
-    """An unknown id is 404 with an `Error` body."""
+    """An unknown id returns 404 with an `Error` body."""
     yield from expect_error(_send(session, UNKNOWN), 404)
 
 
 def invalid_ids(session: Session) -> Findings:
-    """An id that is not a canonical int64 is 404 `pet_not_found`."""
+    """An id that is not a canonical int64 returns 404 `pet_not_found`."""
     for pet_id in ("01", "-1", "abc", "9223372036854775808"):
         yield from expect_error(_send(session, pet_id), 404, "pet_not_found")
 
 
 def deprecation(session: Session) -> Findings:
-    """Every response from a deprecated operation has `Deprecation`, `Sunset` and links to its replacement."""
+    """Responses from deprecated operations have `Deprecation`, `Sunset` and links to the replacement and the docs."""
     known = [str(pet["id"]) for pet in session.send("GET /pets?limit=1").pets]
     for operation in deprecated_operations():
         for pet_id in (UNKNOWN, *known):

@@ -1,4 +1,4 @@
-"""Idempotency keys: a retried create adds nothing."""
+"""Idempotency keys: a retried create does not add a second animal."""
 
 import secrets
 
@@ -29,7 +29,7 @@ def replay(session: Session) -> Findings:
 
 
 def mismatch(session: Session) -> Findings:
-    """A different body with the same idempotency key is 422 `idempotency_mismatch`, and changes nothing."""
+    """A different body with the same idempotency key returns 422 `idempotency_mismatch` and changes nothing."""
     header, body = _new_header(), new_pet()
     first, other, again = session.post(body, header), session.post(new_pet(), header), session.post(body, header)
     yield from expect_error(other, 422, "idempotency_mismatch", "a proxy dropped `Idempotency-Key`")
@@ -38,7 +38,7 @@ def mismatch(session: Session) -> Findings:
 
 
 def parallel(session: Session) -> Findings:
-    """If parallel creates have the same idempotency key, one adds the animal and the others return it."""
+    """If parallel creates have the same idempotency key, one adds an animal, and the others return that animal."""
     headers = ("Content-Type: application/json", _new_header())
     end, name = session.list_end, new_name()
     body = new_pet(name=name, status=end.status if end else "available")
@@ -60,6 +60,6 @@ def parallel(session: Session) -> Findings:
 
 
 def invalid_key(session: Session) -> Findings:
-    """An idempotency key longer than 255 characters is 400 `invalid_parameter`."""
+    """An idempotency key longer than 255 characters returns 400 `invalid_parameter`."""
     response = session.post(new_pet(), "Idempotency-Key: " + "v" * 256)
     yield from expect_error(response, 400, "invalid_parameter", "a proxy dropped `Idempotency-Key`")

@@ -1,4 +1,4 @@
-"""Rate limits: which requests count and, with a second key that has a low limit, whether the limit is exact."""
+"""Rate limits: which requests count and, given a second key with a low limit, whether the limit is exact."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # limits that the key for --limit-key may have; a lower limit would lead to a ban
-BEYOND = 5  # requests sent beyond the limit
-CLOCKS_MAX = 5  # seconds that `Date`, which may be out of date, can differ from the gate's clock
+LIMIT_MIN, LIMIT_MAX = 10, 200  # limits allowed for the --limit-key key; a lower limit would lead to a ban
+BEYOND = 5  # requests to send beyond the limit
+CLOCKS_MAX = 5  # seconds by which the `Date` header may differ from the gate's clock
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
 OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
 
 def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
-    """Expects `count` requests to be counted between two responses, if both show the same window."""
+    """Expects `count` requests to be counted between two responses, unless they show different windows."""
     for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
         if before.value(name) != after.value(name):
             return
@@ -62,7 +62,7 @@ def _send(session: Session) -> Response:
 
 
 def _wait(session: Session, refused: Response) -> None:
-    """Waits for the seconds in `Retry-After`. Raises Skip."""
+    """Waits for the number of seconds in `Retry-After`. Raises Skip if there is none or it is too long."""
     seconds = refused.number("retry-after")
     if seconds is None:
         raise Skip("`Retry-After` is not a number of seconds")
@@ -70,7 +70,7 @@ def _wait(session: Session, refused: Response) -> None:
 
 
 class Burst(NamedTuple):
-    """The responses to parallel requests that exceed the limit."""
+    """The responses to a number of parallel requests that exceeds the limit."""
 
     admissible: int
     responses: list[Response]
@@ -78,7 +78,7 @@ class Burst(NamedTuple):
 
 
 def _burst(session: Session) -> Burst:
-    """Sends parallel requests that exceed the limit. Raises Skip."""
+    """Sends more parallel requests than the limit allows. Raises Skip if the key's limit is not suitable."""
     first = _send(session)
     if first.status == 429:
         _wait(session, first)
@@ -93,7 +93,7 @@ def _burst(session: Session) -> Burst:
 
 
 def exact(session: Session) -> Findings:
-    """If parallel requests through all addresses exceed the limit, exactly as many are admitted as the limit allows."""
+    """If parallel requests through all addresses exceed the limit, exactly as many as it allows are admitted."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)
@@ -107,12 +107,12 @@ def exact(session: Session) -> Findings:
 
 
 def most_requests(limit: int) -> int:
-    """Returns the maximum number of requests that these checks send with a key that has this limit."""
+    """Returns the maximum number of requests that these checks send, given the key's limit."""
     return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
 
 
 def _refused(session: Session) -> Response:
-    """Returns the response to a request beyond the limit. Raises Skip."""
+    """Returns the response to a request that exceeds the limit. Raises Skip."""
     response = _send(session)
     if response.status == 200:
         response = next((each for each in _burst(session).responses if each.status == 429), response)
@@ -120,14 +120,14 @@ def _refused(session: Session) -> Response:
 
 
 def refusal(session: Session) -> Findings:
-    """A request beyond the limit is 429 with `Retry-After`."""
+    """A request that exceeds the limit returns 429 with `Retry-After`."""
     response = _refused(session)
     yield from expect(response.status == 429, "429", response)
     yield from expect(bool(response.value("retry-after")), "`Retry-After`", response, "a proxy removed `Retry-After`")
 
 
 def refusal_headers(session: Session) -> Findings:
-    """A 429 has the code `rate_limit_exceeded`, 0 remaining, and a `Reset` that matches `Retry-After`."""
+    """A 429 has `rate_limit_exceeded`, 0 remaining requests and an `X-RateLimit-Reset` that matches `Retry-After`."""
     response = _refused(session)
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
@@ -143,7 +143,7 @@ def refusal_first(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A request that is sent after the `Retry-After` time is admitted."""
+    """A request sent after the `Retry-After` time has passed is admitted."""
     response = _refused(session)
     _wait(session, response)
     after = _send(session)

@@ -1,4 +1,4 @@
-"""Lists of animals: their format, their length and their parameters."""
+"""Lists of animals: format, length and parameters."""
 
 from typing import Any
 
@@ -47,19 +47,19 @@ def array(session: Session) -> Findings:
 
 
 def limit(session: Session) -> Findings:
-    """A list has at most `limit` animals."""
+    """A list contains at most `limit` animals."""
     for most in (2, 100):
         yield from expect_list(session.send(f"GET /pets?limit={most}"), most)
 
 
 def limit_maximum(session: Session) -> Findings:
-    """No list has more than 100 animals."""
+    """No list contains more than 100 animals."""
     response = session.send("GET /pets?limit=1000")
     yield from expect(len(response.pets) <= 100, "at most 100 animals", response)
 
 
 def status_filter(session: Session) -> Findings:
-    """With `status`, a list has only animals with that status."""
+    """With `status`, a list contains only animals with that status."""
     for status in STATUSES:
         response = session.send(f"GET /pets?status={status}")
         yield from expect_list(response, 20)
@@ -73,12 +73,12 @@ def order(session: Session) -> Findings:
     yield from expect_status(response, 200)
     ids = [pet["id"] for pet in response.pets]
     yield from expect(ids == sorted(set(ids)), "ascending ids", response)
-    right = all(list(pet)[: len(MEMBERS)] == MEMBERS for pet in response.pets)  # later versions may have more
+    right = all(list(pet)[: len(MEMBERS)] == MEMBERS for pet in response.pets)  # later versions may add members
     yield from expect(right, f"animals with the members {', '.join(MEMBERS)}", response)
 
 
 def exact_length(session: Session) -> Findings:
-    """A list has exactly `limit` animals (by default 20) if that many exist."""
+    """If there are enough animals, a list contains exactly `limit` of them (20 by default)."""
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
         raise Skip(TOO_FEW)
@@ -88,7 +88,7 @@ def exact_length(session: Session) -> Findings:
 
 
 def status_complete(session: Session) -> Findings:
-    """With `status`, a list has every animal with that status."""
+    """With `status`, a list includes every animal with that status."""
     whole = session.send("GET /pets?limit=100").pets
     for status in STATUSES:
         response = session.send(f"GET /pets?limit=100&status={status}")
@@ -97,7 +97,7 @@ def status_complete(session: Session) -> Findings:
 
 
 def invalid_parameters(session: Session) -> Findings:
-    """An invalid or repeated `limit`, `status` or `cursor` is 400 `invalid_parameter`. The message names it."""
+    """An invalid or repeated `limit`, `status` or `cursor` returns 400 `invalid_parameter`. The message names it."""
     for name, query in INVALID:
         response = session.send(f"GET /pets?{query}")
         yield from expect_error(response, 400, "invalid_parameter")
@@ -105,7 +105,7 @@ def invalid_parameters(session: Session) -> Findings:
 
 
 def every_parameter_named(session: Session) -> Findings:
-    """One message names every invalid parameter."""
+    """If several parameters are invalid, one message names them all."""
     response = session.send("GET /pets?limit=0&status=lost&cursor=x")
     yield from expect_error(response, 400, "invalid_parameter")
     right = all(name in response.message for name in ("limit", "status", "cursor"))

@@ -1,4 +1,4 @@
-"""Methods, and the order in which a request is checked."""
+"""HTTP methods, and the order in which the parts of a request are checked."""
 
 from petstore.operations import OPERATIONS, allowed_methods
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
@@ -11,7 +11,7 @@ VARYING = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset",
 
 
 def head(session: Session) -> Findings:
-    """`HEAD` has the same status and headers as `GET`, and no body."""
+    """`HEAD` returns the same status and headers as `GET`, but no body."""
     for path in ("/pets?limit=1", "/pets/0"):
         get, response = session.send(f"GET {path}"), session.send(f"HEAD {path}")
         yield from expect_status(response, get.status)
@@ -24,14 +24,14 @@ def _steady(response: Response) -> set[tuple[str, str]]:
 
 
 def options(session: Session) -> Findings:
-    """`OPTIONS` is 204 with `Allow`, and does not require a key."""
+    """`OPTIONS` returns 204 with `Allow` and does not require a key."""
     response = session.send("OPTIONS /pets", key="")
     yield from expect_status(response, 204)
     yield from _expect_allow(response, "/pets")
 
 
 def other_methods(session: Session) -> Findings:
-    """Any other method on a known path is 405 `method_not_allowed` with `Allow`."""
+    """An unsupported method on a known path returns 405 `method_not_allowed` with `Allow`."""
     for path in sorted({operation.path for operation in OPERATIONS}):
         method = next(each for each in ("PUT", "PATCH", "DELETE", "PURGE") if each not in allowed_methods(path))
         response = session.send(f"{method} {path.replace('{petId}', '0')}", body=b"")
@@ -46,7 +46,7 @@ def _expect_allow(response: Response, path: str) -> Findings:
 
 
 def key_first(session: Session) -> Findings:
-    """The key is checked first, so a request without a key is 401 even if its path or parameters are invalid."""
+    """The key is checked first, so a request without a key returns 401 even if its path or parameters are invalid."""
     for line in ("GET /verify", "GET /pets?limit=0"):
         yield from expect_error(session.send(line, key=""), 401, "unauthorized")
 

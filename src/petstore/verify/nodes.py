@@ -10,16 +10,16 @@ from petstore.verify.listing import TOO_FEW
 from petstore.verify.session import Session, new_name
 from petstore.verify.transport import Address
 
-CLOCKS_MAX = 2  # seconds between the clocks of two addresses
-SAMPLES = 4  # samples in one second, because responses show whole seconds
+CLOCKS_MAX = 2  # maximum difference between the clocks of two addresses, in seconds
+SAMPLES = 4  # taken over one second, because responses show only whole seconds
 OTHER_STORE = "the addresses do not share a store (--store)"
 
 
 def visible_everywhere(session: Session) -> Findings:
-    """An animal added through one address is in the next list from every other address."""
+    """An animal added through one address appears in the next list from every other address."""
     status = session.end_of_list().status
     for address in (*session.addresses, *session.addresses):
-        session.newest(address)  # so that each address has cached the list
+        session.newest(address)  # make each address cache the list
     for writer in session.addresses:
         name = new_name()
         added = session.add(at=writer, name=name, status=status)
@@ -75,14 +75,14 @@ def same_time(session: Session) -> Findings:
 
 
 class Ahead(NamedTuple):
-    """How many seconds a clock is ahead of this machine's clock."""
+    """A range for how many seconds a clock is ahead of this machine's clock."""
 
     least: float
     most: float
 
 
 def _clock(session: Session, address: Address) -> Ahead:
-    """Reads the clock from the `Reset` of a simulated 429 or, if it is not available, from the less accurate `Date`."""
+    """Reads an address's clock from a simulated 429 or, if not available, from `Date`, which is less accurate."""
     response = session.send("GET /pets?limit=1", "Prefer: error=rate_limit_exceeded, retry-after=1", at=address)
     reset = response.number("x-ratelimit-reset")
     if response.status == 429 and reset is not None:

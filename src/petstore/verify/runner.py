@@ -15,28 +15,28 @@ from petstore.verify.session import ListEnd, Session
 from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
 
 REQUESTS_MAX = 400
-LIST_PAGES_MAX = 6  # pages to read for each status, to find the end of a list
-SHOWN_FINDINGS = 3  # findings shown for one check
+LIST_PAGES_MAX = 6  # pages to read for each status when looking for the end of a list
+SHOWN_FINDINGS = 3  # maximum findings to show for a check
 
 
 class Result(NamedTuple):
     check: str
     promise: str
     result: Literal["ok", "broken", "skipped"]
-    detail: str  # what was expected and received if broken, the reason if skipped
+    detail: str  # if broken, what was expected and received; if skipped, the reason
 
 
 class Plan(NamedTuple):
-    checks: list[tuple[Check, str]]  # each with the reason for skipping it, or an empty string
-    requests: int  # the maximum
-    limit_requests: int  # the maximum with the limit key
+    checks: list[tuple[Check, str]]  # with the reason for skipping each check, or an empty string
+    requests: int  # the maximum number
+    limit_requests: int  # the maximum number of requests with the limit key
     writes: bool
     began: datetime  # on the service's clock
     environment: str
 
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
-    """Plans a run. Raises OperatorError if an address is unreachable, a key is not valid or its limit is too low."""
+    """Plans a run. Raises OperatorError if an address is unreachable, or a key is not valid or has too low a limit."""
     first, *_ = [_probe(session, address) for address in session.addresses]
     limit_requests = 0
     if session.limit_key:
@@ -74,7 +74,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
 
 
 def run(session: Session, plan: Plan) -> Iterator[Result]:
-    """Runs a plan's checks in order. Raises OperatorError if the address becomes unreachable."""
+    """Runs a plan's checks in order. Raises OperatorError if the address is unreachable when the run begins."""
     if plan.writes and any(check.level == "contract" for check, _ in plan.checks):
         session.list_end = _list_end(session)
     for check, why in plan.checks:

@@ -15,12 +15,12 @@ from petstore.keys import without_keys
 from petstore.verify.findings import Skip
 from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
-SECONDS_MAX = 110.0  # the last request may take ten seconds more
+SECONDS_MAX = 110.0  # after this, no request is started; the last one may take another ten seconds
 NAME = "verify-"
 
 
 class ListEnd(NamedTuple):
-    """The last page of a list: the status of its animals, and its query."""
+    """Identifies the last page of a list by its query. All its animals have this status."""
 
     status: str
     query: str
@@ -34,7 +34,7 @@ class Session:
         self.key = key
         self.limit_key = limit_key
         self._sleep = sleep
-        self.received: list[Response] = []  # except responses from a proxy that rejected a malformed message
+        self.received: list[Response] = []  # excluding rejections that come from a proxy
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
@@ -47,9 +47,10 @@ class Session:
     def message(
         self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
     ) -> bytes:
-        """Returns the bytes of a request, to be sent once. `line` is the method and the path below the base.
+        """Returns the bytes of a request and counts it as sent.
 
-        `key` defaults to the session's key; "" sends no key. Raises Skip if the deadline has passed.
+        `line` consists of the method and the path relative to the base address.
+        `key` defaults to the session's key. An empty string means no key. Raises Skip if the deadline has passed.
         """
         if time.monotonic() > self.deadline:
             raise Skip("the two-minute limit has passed because the address responds too slowly")
@@ -69,8 +70,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse and OSError.
 
-        Reads share one connection per address. Every other request uses a new connection, so that it never has to be
-        resent because an idle connection was closed.
+        GET and HEAD requests share one connection per address. All other requests use new connections. Otherwise, they
+        would have to be sent twice if the server had closed an idle connection.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)
@@ -120,7 +121,7 @@ class Session:
     def send_at_once(
         self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
     ) -> list[Response]:
-        """Sends the same request `count` times in parallel, on new connections and through all addresses in turn."""
+        """Sends the same request `count` times in parallel, on new connections that alternate between all addresses."""
         with ExitStack() as stack:
             addresses = [self.addresses[number % len(self.addresses)] for number in range(count)]
             connections = [stack.enter_context(self.connect(address)) for address in addresses]
@@ -133,7 +134,7 @@ class Session:
                 return list(pool.map(send, connections))
 
     def wait(self, seconds: float) -> None:
-        """Waits. Raises Skip if that would exceed the deadline."""
+        """Waits for this many seconds. Raises Skip if that would exceed the deadline."""
         if time.monotonic() + seconds > self.deadline:
             raise Skip(f"waiting for {seconds:.0f} s would exceed the two-minute limit")
         self._sleep(seconds)
@@ -164,17 +165,17 @@ class Session:
         self.added += sum(each.status == 201 and not each.values("idempotent-replayed") for each in responses)
 
     def next_page(self, response: Response) -> str:
-        """Returns the query of the link to the next page, or an empty string."""
+        """Returns the query string of the link to the next page, or an empty string if there is no link."""
         return urlsplit(link_target(response, "next")).query
 
     def end_of_list(self) -> ListEnd:
-        """Returns the last page of a list, where new animals appear. Raises Skip."""
+        """Returns the last page of a list, where new animals appear. Raises Skip if it was not found."""
         if self.list_end is None:
             raise Skip("the lists are too long to find their last page; run this check on staging")
         return self.list_end
 
     def newest(self, at: Address | None = None) -> list[Response]:
-        """Returns the page that was last when the run began, and any pages that have been added since."""
+        """Returns the page that was the last one when the run began, and any pages that have been added since."""
         pages: list[Response] = []
         query = self.end_of_list().query
         while query and len(pages) < 4:
@@ -188,5 +189,5 @@ def new_name() -> str:
 
 
 def new_pet(**members: Any) -> bytes:
-    """Returns the body of a create request."""
+    """Returns the body of a request that creates an animal."""
     return msgspec.json.encode({"name": new_name(), "categoryId": 1, **members})

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over plain sockets. Sends requests byte for byte, and returns responses exactly as received."""
+"""A minimal HTTP/1.1 client. Sends requests byte for byte, and returns responses exactly as received."""
 
 import functools
 import json
@@ -13,10 +13,10 @@ from urllib.parse import urljoin, urlsplit
 
 from petstore.errors import OperatorError
 
-TIMEOUT = 10.0  # seconds for one step on a socket
+TIMEOUT = 10.0  # seconds for each socket operation
 HEAD_MAX = 64 * 1024
 BODY_MAX = 4 * 1024 * 1024
-SHOWN_MAX = 160  # characters of a body shown in a message
+SHOWN_MAX = 160  # maximum characters of a body to show in a message
 
 
 class Address(NamedTuple):
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Parses a base address. Raises OperatorError. The message never contains a password."""
+    """Parses a base address. Raises OperatorError, whose message never contains a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -54,9 +54,9 @@ class NoResponse(Exception):
 
 
 class Response(NamedTuple):
-    """A response as received. Header names are in lower case. Repeated headers are separate."""
+    """A response as received. Header names are in lower case. Repeated headers are not joined."""
 
-    request: str  # the method and the path of the request, for messages
+    request: str  # the method and the path of the request, to be shown in messages
     address: Address
     received: float  # Unix time on this machine's clock
     seconds: float  # from the first byte of the request to the last byte of the response
@@ -78,7 +78,7 @@ class Response(NamedTuple):
 
     @property
     def date(self) -> float:
-        """Returns the server's time in whole seconds or, without `Date`, this machine's time."""
+        """Returns the time in the `Date` header or, without the header, this machine's time."""
         try:
             return parsedate_to_datetime(self.value("date")).timestamp()
         except ValueError:
@@ -86,7 +86,7 @@ class Response(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Returns the JSON value in the body, or None."""
+        """Returns the JSON value in the body, or None if the body is not valid JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ class Response(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Returns the code of an `Error` body, or an empty string."""
+        """Returns the code in an `Error` body, or an empty string if there is none."""
         value = self.json
         return str(value.get("code", "")) if isinstance(value, dict) else ""
 
@@ -105,25 +105,25 @@ class Response(NamedTuple):
 
     @property
     def pet(self) -> dict[str, Any]:
-        """Returns the animal in the body, or an empty dictionary if there is none with an id."""
+        """Returns the animal in the body, or an empty dictionary if the body is not an object with an id."""
         value = self.json
         return value if has_id(value) else {}
 
     @property
     def pets(self) -> list[dict[str, Any]]:
-        """Returns the animals in a list, or an empty list if the body is not an array of objects with ids."""
+        """Returns the animals in the body, or an empty list if the body is not an array of objects with ids."""
         value = self.json
         return value if isinstance(value, list) and all(map(has_id, value)) else []
 
     @property
     def summary(self) -> str:
-        """Describes the response in a few words, without control characters."""
+        """Returns a short description of the response, without control characters."""
         kind = self.value("content-type")
         return " ".join(part for part in (str(self.status), shown(kind), shown(self.body.decode("latin-1"))) if part)
 
 
 def link_target(response: Response, relation: str) -> str:
-    """Returns the absolute URL of the link with this relation, or an empty string."""
+    """Returns the absolute URL of the link with this relation, or an empty string if there is none."""
     links = re.findall(r'<([^>]*)>\s*;\s*rel="?([^",;]+)"?', ", ".join(response.values("link")))
     return next((urljoin(f"{response.address.url}/", url) for url, found in links if found == relation), "")
 
@@ -138,14 +138,14 @@ def escaped(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Decodes, escapes and shortens a string from the server that was read as latin-1."""
+    """Decodes, escapes and shortens a string that the server sent and that was read as Latin-1."""
     decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
     return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Trusts this machine's certificate authorities, or those in SSL_CERT_FILE."""
+    """Returns a TLS context that trusts this machine's certificate authorities or, if set, those in SSL_CERT_FILE."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -183,7 +183,7 @@ class Connection:
         self._socket.sendall(data)
 
     def read(self, request: str, *, interim: bool = False) -> Response:
-        """Reads a response. Skips interim responses such as 100, unless `interim`. Raises NoResponse and OSError."""
+        """Reads a response. Skips interim responses (1xx) unless `interim` is true. Raises NoResponse and OSError."""
         try:
             status, headers = self._read_head()
             while status < 200 and not interim:
@@ -196,7 +196,7 @@ class Connection:
         return Response(request, self.address, time.time(), took, status, headers, body)
 
     def is_closed(self) -> bool:
-        """Whether the server closes the connection without sending anything else."""
+        """Whether the server closes the connection without sending any more data."""
         try:
             return not self._data and self._socket.recv(1) == b""
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Admission: authenticates requests and passes them through the gate. Also creates the errors for 401 and 403."""
+"""Authenticates requests and passes them through the gate. Also creates the 401 and 403 errors."""
 
 import math
 from collections.abc import Callable
@@ -17,24 +17,24 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # for keys not seen as valid before, from an address that is over its limit
+LOOKUPS_PER_SECOND = 10  # per address that is over its limit, for keys not known to be valid
 ADDRESSES_MAX = 10_000
 
-QUOTES_AND_LISTS = frozenset("\"',; ")  # indicate that a key is quoted or that the header was sent twice
+QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
 
 digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as stored at this version of the keys."""
+    """A usable key, as it was stored at this version of the environment's keys."""
 
     key: ApiKey
     limits: Limits
     version: int
-    expires: float  # when it must be looked up again
+    expires: float  # when the key must be looked up again
 
 
-# The key if it is valid, the decision about the key or the client's address, and the versions of the catalogue.
+# The key (None if it is not valid), the decision about the key or the client's address, and the catalogue version.
 Admitted = tuple[ApiKey | None, Decision, CatalogueVersion]
 NO_VERSION: CatalogueVersion = (-1, -1)  # for a request without a valid key
 
@@ -61,13 +61,13 @@ class Admission:
         self._marked: dict[bytes, None] = {}  # keys that are marked as valid in the gate, oldest first
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
-        self._lookups: dict[bytes, int] = {}  # look-ups per address in that second
+        self._lookups: dict[bytes, int] = {}  # look-ups per address in `_lookups_second`
 
     async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
         """Authenticates a request and passes it through the gate. Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
-        if secret is not None and len(secret) == SECRET_LENGTH:  # other strings are not keys, and may be 30 KB long
+        if secret is not None and len(secret) == SECRET_LENGTH:  # all keys have this length
             freshness = self._freshness
             if not freshness.checked <= now < freshness.due:
                 await freshness.check_at(now)
@@ -86,7 +86,7 @@ class Admission:
                 if passed is not None:
                     decision, version = passed
                     return known.key, decision, version
-                # A key has changed since the look-up. The gate has counted nothing.
+                # A key has changed since the look-up, so the gate has not counted the request.
                 known = await self._look_up(secret, digest, now)
         return None, await self._gate.admit_address(self._environment, self._address_of(request), now), NO_VERSION
 
@@ -94,7 +94,7 @@ class Admission:
         if not well_formed(secret, self._environment):
             return None
         cache = self._cached
-        # Read the version before the key. If the key changes in between, the gate detects the old version.
+        # Read the version before the key. If the key changes in between, the gate notices the stale version.
         version = await self._gate.keys_version(self._environment)
         key = await self._keys.find(digest)
         if key is None or not key.usable(now):
@@ -115,8 +115,8 @@ class Admission:
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
         """Returns a refusal if this key must not be looked up, and None otherwise.
 
-        An address over its limit can cause only a few look-ups per second, no matter how many keys it makes up. Keys
-        that any worker has seen valid are not affected by this limit.
+        An address that is over its limit can cause only a few look-ups per second, no matter how many keys it makes up.
+        This does not affect keys that any worker has already found to be valid.
         """
         if not well_formed(secret, self._environment):
             return None  # malformed keys are never looked up
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Counts a look-up by an address bucket. Returns whether it is within the limit per second."""
+        """Returns whether this address bucket may cause another look-up in the current second. If so, counts it."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

@@ -88,9 +88,9 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def publish(self, ticks: float) -> None:
-        """Publishes counters and throttled log lines. Called once a second, with the value of `perf_counter`.
+        """Publishes counters and throttled log lines. Called once a second.
 
-        On shutdown, `ticks` is infinity.
+        `ticks` is the value of `perf_counter`, or infinity on shutdown.
         """
         now = self._clock()
         for api in self._apis.values():
@@ -99,7 +99,7 @@ class App:
         self._outages.flush(ticks)
 
     def end_delays(self) -> None:
-        """On shutdown, sends delayed responses immediately."""
+        """Sends all delayed responses immediately. Called on shutdown."""
         self._delays.end()
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Reply]:
@@ -110,7 +110,7 @@ class App:
         return self._answer_of_interface(request, route)
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
-        """Answers a request under a base address."""
+        """Handles a request under a base address."""
         # A read from local files never waits, so it needs no deadline. This saves 1 µs.
         task = self._deadlines.begin() if self._reads_wait or request.method == "POST" else None
         now = self._clock()
@@ -170,7 +170,7 @@ class App:
         return reply
 
     async def _answer_of_site(self, request: Request) -> Reply:
-        """Answers a request outside the base addresses. Probes and scrapes do not count against the address."""
+        """Handles a request outside the base addresses. Probes and scrapes do not count against the address limit."""
         task = self._deadlines.begin()
         now = self._clock()
         request_id = next(self._request_ids)
@@ -196,7 +196,7 @@ class App:
         return reply
 
     async def reject(self, status: int, peer: str) -> Reply:
-        """Returns the reply to a message that is not a valid request. Does not count it against the address."""
+        """Returns the reply to an invalid message. Such messages do not count against the address limit."""
         REJECTED.add(str(status))
         task = self._deadlines.begin()
         decision = await self._peek(task, "live", peer, self._clock())
@@ -209,9 +209,9 @@ class App:
         return reply
 
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
-        """Answers OPTIONS, which does not require a key. Raises NotFound."""
+        """Returns the reply to an OPTIONS request, which does not require a key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
-        # A preflight never has a key. The address limit must not block pages whose requests have a valid key.
+        # Preflights never include a key, but the address limit must not block pages whose requests have valid keys.
         if decision.outcome is not ADMITTED and (key is not None or not is_preflight):
             return refusal(decision)
         if not route.allow:
@@ -229,13 +229,13 @@ class App:
         return reply_of(internal_error(request_id))
 
     async def _peek(self, task: Task | None, environment: Environment, address: str, now: float) -> Decision:
-        """Returns a decision for the response headers if there is none yet, as for a probe, an error or an outage."""
+        """Returns a decision for the response headers of a request that has not passed the gate, such as a probe."""
         if not self._deadlines.has_passed(task):
             try:
                 return await self._gate.peek_address(environment, address, now)
             except (Exception, CancelledError) as error:
                 cause = self._deadlines.cause(task, error)
-                if not isinstance(cause, Unavailable):  # a bug in the gate. The response still needs headers
+                if not isinstance(cause, Unavailable):  # a bug in the gate; log it, but still send the headers
                     logger.error("internal error", exc_info=cause)
         return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 
@@ -256,7 +256,7 @@ class App:
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:
-    """Returns the headers of the IETF draft, with the same values as X-RateLimit-*."""
+    """Returns the rate limit headers of the IETF draft, with the same values as the X-RateLimit-* headers."""
     policy = f'"minute";q={key.per_minute if key else decision.limit};w=60'
     if key:
         policy += f', "day";q={key.per_day};w=86400'

@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` based on an ASGI scope, and its body stream."""
+    """A `Request` that is created from an ASGI scope. It is also its own body stream."""
 
     body = b""
 
@@ -52,12 +52,12 @@ class AsgiRequest:
 
 
 def _path(scope: MutableMapping[str, Any]) -> str:
-    """Returns the path below the mount point, decoded the same way as by our server.
+    """Returns the path relative to the mount point, decoded in the same way as by Petstore's own server.
 
-    Prefers the optional `raw_path`, because in `path`, ASGI servers have already decoded %2F to a slash.
+    Uses the optional `raw_path` if present, because ASGI servers decode %2F to a slash in `path`.
     """
     raw: bytes | None = scope.get("raw_path")
-    # Some servers include the query.
+    # Some servers include the query in `raw_path`.
     path: str = scope["path"] if raw is None else decoded_path(raw.partition(b"?")[0].decode("latin-1"))
     root: str = scope.get("root_path", "").rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
@@ -70,7 +70,7 @@ async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, s
     headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))
-    if reply.status in (408, 413):  # the rest of the body is not read
+    if reply.status in (408, 413):  # close the connection, because the rest of the body is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})

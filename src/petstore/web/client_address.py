@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-HOPS_MAX = 8  # trusted proxies in a chain; earlier entries of X-Forwarded-For are ignored
+HOPS_MAX = 8  # maximum trusted proxies in a chain; earlier entries in X-Forwarded-For are ignored
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 
@@ -16,15 +16,15 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
     """Returns the client's address: the peer or, behind trusted proxies, the nearest address that is not trusted.
 
-    `forwarded_for` is the value of X-Forwarded-For. The peer of a Unix socket has no address. It is trusted, because
-    only local processes can reach it.
+    `forwarded_for` is the value of X-Forwarded-For. A peer on a Unix socket has no address. It is trusted,
+    because only local processes can connect to the socket.
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer
     for hop in reversed(forwarded_for.rsplit(",", HOPS_MAX)):
         address = _without_port(hop.strip())
         if _parsed(address) is None:
-            return peer  # not an address, for example "unknown", so the request counts against the nearest proxy
+            return peer  # not an address (for example, "unknown"), so use the address of the proxy that sent it
         if not is_in(address, trusted):
             return address
         peer = address
@@ -32,7 +32,7 @@ def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) 
 
 
 def _without_port(hop: str) -> str:
-    """Removes the port that some proxies append: 1.2.3.4:5678, [::1]:1."""
+    """Removes the port that some proxies append, as in 1.2.3.4:5678 and [::1]:5678."""
     match = _WITH_PORT(hop)
     return (match[1] or match[2]) if match else hop
 

@@ -1,8 +1,8 @@
-"""Counts the requests to one base address by outcome. Counting a request only updates dictionaries.
+"""Counts the requests to one base address by outcome. To be fast, counting a request only updates dictionaries.
 
 The counts are published as metrics once a second, and written to the store as usage every few seconds. The gate counts
-each key's admitted requests. These counters add errors, refusals, bans, and requests without a valid key. Each key's
-recent errors are written more often, because an operator may be waiting for them.
+each key's admitted requests. This module counts errors, refusals, bans, and requests without a valid key. Each key's
+recent errors are written more often than usage, because an operator may be waiting to see them.
 """
 
 from collections import Counter, defaultdict, deque
@@ -17,17 +17,17 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
-BANNED_429 = 4290  # counts 429s due to a ban separately from other 429s
+BANNED_429 = 4290  # a pseudo-status that counts 429s due to a ban separately from other 429s
 ROWS_MAX = 250  # usage rows per transaction, so that creates do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # per flush: errors for each key, and keys
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors per key, and maximum keys, in one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
-# Responses that contain a page, from the cache or from the store.
+# Responses for which a page was read from the cache or the store.
 _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
 class RequestCounters:
-    """Counters for one environment, or for the site, which has no usage and therefore needs no store."""
+    """Counters for one environment or for the site. The site records no usage, so its counters need no store."""
 
     def __init__(self, environment: Environment | Literal["none"], usage_store: Usage | None = None) -> None:
         self._environment = environment
@@ -42,7 +42,7 @@ class RequestCounters:
     def note_error(
         self, key_id: str, at: float, request_id: str, operation: OperationName, status: int, code: str, path: str
     ) -> None:
-        """Keeps a key's recent errors. In a flood of refusals, keeps only the first few. All are counted."""
+        """Adds an error to the key's recent errors. In a flood of refusals, keeps only the first few."""
         of_key = self._errors.get(key_id)
         if of_key is None:
             if len(self._errors) >= ERROR_KEYS_MAX:
@@ -60,12 +60,12 @@ class RequestCounters:
         self._durations[operation][int(duration * PER_SECOND)] += 1
 
     def count_simulated(self, key: ApiKey, operation: OperationName, code: str, now: float) -> None:
-        """Counts a simulated error, which is not included in the request metrics or in the recent errors."""
+        """Counts a simulated error. Request metrics and recent errors do not include simulated errors."""
         SIMULATED.add(code)
         self._last_used[key.id] = now
 
     def publish(self, now: float, page_misses: int = 0) -> None:
-        """Adds the counts since the last call to the metrics, and to the usage to be written."""
+        """Adds the counts since the last call to the metrics and to the usage that `flush` writes."""
         pages = 0
         counts, self._counts = self._counts, defaultdict(int)
         for (key_id, plan, operation, status), n in counts.items():
@@ -102,11 +102,11 @@ class RequestCounters:
 
     @property
     def keys_seen(self) -> list[str]:
-        """The keys that sent requests since the last flush."""
+        """Returns the ids of the keys that have sent requests since the last flush."""
         return list(self._last_used)
 
     async def flush(self, now: float) -> None:
-        """Writes the usage since the last call, attributed to the current minute. May use several transactions.
+        """Writes the usage recorded since the last call as usage of the current minute, in one or more transactions.
 
         Raises Unavailable. Usage that could not be written is kept for the next call.
         """
@@ -134,7 +134,7 @@ class RequestCounters:
             raise
 
     async def flush_errors(self) -> None:
-        """Writes the errors that were noted since the last call.
+        """Writes the errors that have been noted since the last call.
 
         Raises Unavailable. Errors that could not be written are kept for the next call.
         """
@@ -151,7 +151,7 @@ class RequestCounters:
 
 
 def _key_measure(status: int) -> KeyMeasure | None:
-    """Returns how to count a key's response, or None for a success, which the gate has already counted as admitted."""
+    """Returns the usage measure for a response, or None for a success, which the gate has already counted."""
     if status < 400:
         return None
     if status in (429, BANNED_429):

@@ -1,4 +1,4 @@
-"""Deadlines for requests in flight. If a request's deadline passes, the client gets a 503."""
+"""Deadlines for requests in flight. If a request's deadline passes, the client receives a 503."""
 
 import asyncio
 import time
@@ -7,29 +7,30 @@ from typing import Any, TypeVar
 
 from petstore.errors import Unavailable
 
-INTERVAL = 0.05  # seconds between two checks of the requests in flight
+INTERVAL = 0.05  # seconds between checks of the requests in flight
 
 T = TypeVar("T")
 Task = asyncio.Task[Any]
 
 
 class Deadlines:
-    """One timer checks all requests, because a timer for each request would cost 4 to 8 µs.
+    """Cancels requests that are about to exceed their deadlines.
 
-    A request's deadline is calculated from the time of the last check, and the request is cancelled at the last
-    check before its deadline. As a result, it is cancelled up to two intervals early, but never late.
+    One timer checks all requests, because a separate timer for each request would cost 4 to 8 µs. A request's deadline
+    is calculated from the time of the last check, and the request is cancelled at the last check before its deadline.
+    As a result, it is cancelled up to two intervals early, but never late.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        # The deadline of each task, earliest first, because all requests have the same amount of time.
+        # Each task's deadline. The earliest comes first, because all requests have the same amount of time.
         self._in_flight: dict[Task, float] = {}
         self._next = 0.0  # the deadline of a request that begins now; 0 if the timer is not running
         self._passed: set[Task] = set()  # cancelled tasks whose requests have not ended yet
 
     def begin(self) -> Task:
-        """Starts the deadline for the current task's request. Returns the task."""
+        """Sets a deadline for the current task's request, and returns the task."""
         task = _current_task()
         self._in_flight[task] = self._next or self._check()
         return task
@@ -48,7 +49,7 @@ class Deadlines:
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Awaits something that depends on the client. Restarts the current task's deadline, if any, afterwards."""
+        """Suspends the current task's deadline, if any, while awaiting the client. Then starts a new deadline."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:
@@ -57,7 +58,7 @@ class Deadlines:
             self.begin()
 
     def cause(self, task: Task | None, error: BaseException) -> Exception:
-        """Returns the error, or Unavailable if the deadline has passed. Reraises any other cancellation."""
+        """Returns the error, or Unavailable if it is a cancellation by a deadline. Reraises any other cancellation."""
         if isinstance(error, Exception):
             return error
         if self.has_passed(task):

@@ -1,4 +1,4 @@
-"""Announces the deprecation of an operation in response headers, the 410 and the OpenAPI document."""
+"""Announces an operation's deprecation in response headers, the 410 response and the OpenAPI document."""
 
 from email.utils import format_datetime
 
@@ -7,7 +7,7 @@ from petstore.web.replies import Lines, line
 
 
 def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
-    """Returns the headers for all of the operation's responses, regardless of their status."""
+    """Returns the headers that all of the operation's responses include, regardless of their status."""
     values = deprecation_values(deprecation, base_url)
     return (
         line("deprecation", values["deprecation"])

@@ -35,7 +35,10 @@ Json = dict[str, Any]
 
 
 class Documents:
-    """The documents for two base addresses. Each address is a path or a URL that ends with the version segment."""
+    """The documents, with both base addresses filled in.
+
+    Each base address is a path or a URL that ends with the version segment.
+    """
 
     def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"
@@ -46,7 +49,7 @@ class Documents:
         for name in OWN_ASSETS:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
-        # One version before the first sunset, and one after each sunset, when an operation is removed.
+        # There is one OpenAPI document for the time before the first sunset, and one for the time after each sunset.
         self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
             path: [
@@ -68,14 +71,14 @@ class Documents:
 
 
 def _wants_html(request: Request) -> bool:
-    """Whether the client prefers HTML, as a browser does. A program that accepts anything gets JSON."""
+    """Whether the client prefers HTML, as a browser does. A program that accepts any media type receives JSON."""
     accept = request.fields.get("accept", "")
     wanted = quality(accept, "text/html", "text/*")
     return wanted > 0 and wanted >= quality(accept, "application/json", "application/*")
 
 
 def _version_of_assets() -> str:
-    """Returns a hash of all assets. Their URLs contain it, so that browsers can cache them forever."""
+    """Returns a hash of all assets. Asset URLs contain the hash, so that browsers can cache assets forever."""
     digest = hashlib.sha256()
     for name in (*OWN_ASSETS, "swagger-ui/VERSION"):
         digest.update(_read(name))
@@ -147,9 +150,9 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def filled(node: Any, values: Mapping[str, str | int]) -> Any:
-    """Replaces each {{name}} with its value. A string that is only {{name}} becomes the value, even if it is a number.
+    """Replaces each {{name}} with its value. Raises KeyError for a name without a value.
 
-    Raises KeyError for a name without a value.
+    A string that consists only of {{name}} is replaced with the value itself, which may be a number.
     """
     if isinstance(node, str):
         if whole := _PLACEHOLDER.fullmatch(node):
@@ -165,13 +168,13 @@ def _as_text(value: str | int) -> str:
 
 
 def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
-    """Marks an operation in the document as deprecated. `notice` is `x-deprecation` with its values filled in."""
+    """Marks an operation in the document as deprecated. `notice` is `x-deprecation` with all values filled in."""
     described = document["paths"][operation.path][operation.method.lower()]
     described["deprecated"] = True
     described["description"] = f"{notice['description']} {described['description']}"
     responses = described["responses"] | notice["responses"]
     for status in map(int, responses):
-        is_rejection = status in REJECTIONS  # rejected before the operation is known
+        is_rejection = status in REJECTIONS  # these requests are rejected before routing
         if is_rejection and status not in STATUS_OF_CODE.values():
             continue
         response = _resolved(responses[str(status)], document)
@@ -183,7 +186,7 @@ def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
 def _prune(document: Json) -> None:
     """Removes unused components."""
     components = document["components"]
-    for kind in ("responses", "headers", "schemas"):  # responses refer to the other two
+    for kind in ("responses", "headers", "schemas"):  # responses first, as they refer to the other two
         used = _references(document)
         components[kind] = {
             name: part for name, part in components[kind].items() if f"#/components/{kind}/{name}" in used

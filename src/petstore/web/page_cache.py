@@ -1,7 +1,7 @@
-"""The page cache: rendered pages of the list, each valid only for the catalogue version at which it was read.
+"""The page cache, which stores rendered pages of lists for the current version of the catalogue.
 
-A new animal has the highest id, so it can change only the last page of a list. All other entries stay valid until an
-animal is edited. Without this rule, every create would empty the cache. See store/freshness.py for the versions.
+A new animal has the highest id, so it can change only the last page of a list. All other pages stay valid until an
+animal is edited. Without this rule, every create would empty the cache. store/freshness.py explains the versions.
 """
 
 import asyncio
@@ -20,19 +20,22 @@ OVERHEAD = 1024  # estimated bytes per entry in addition to its body
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
-    """A page that can be sent to several clients."""
+    """A rendered page, which can be sent to any number of clients."""
 
     headers: Lines
     body: bytes
     etag: str
-    ends_list: bool = False  # whether it is the last page
+    ends_list: bool = False  # whether this is the last page of a list
 
 
 Entries = dict[ListQuery, Rendered]
 
 
 class PageCache:
-    """`version` is always the version that the gate returned for the request before the store was read."""
+    """Caches rendered pages.
+
+    `version` is always the catalogue version that the gate returned for the request before the store was read.
+    """
 
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -40,7 +43,7 @@ class PageCache:
         self._begun = self._until = 0.0  # when the cache was last emptied, and when it must be emptied again
         self._entries: Entries = {}
         self._ends: Entries = {}  # last pages
-        self._bytes = 0  # the total size of both
+        self._bytes = 0  # the total size of `_entries` and `_ends`
         self._misses = 0
         self._reads: dict[ListQuery, asyncio.Task[Rendered]] = {}
 
@@ -50,7 +53,10 @@ class PageCache:
         return self._entries.get(query) or self._ends.get(query)
 
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
-        """Removes entries that are not valid for this version, which may be older if the request was slow."""
+        """Switches to this version, and removes pages that are not valid for it.
+
+        If a request was slow, its version may be older than the cache's.
+        """
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:
             self._begun, self._until = now, now + KEPT_SECONDS
@@ -66,14 +72,17 @@ class PageCache:
         if version != self._version:
             return
         held = self._ends if rendered.ends_list else self._entries
-        replaced = held.get(query)  # every request that shared a read stores its result
+        replaced = held.get(query)  # all requests that shared a read store its result
         self._bytes += _size(rendered) - (_size(replaced) if replaced else 0)
         held[query] = rendered
         if self._bytes > self._bytes_max:
             self._clear()
 
     async def share(self, query: ListQuery, read: Callable[[], Coroutine[Any, Any, Rendered]]) -> Rendered:
-        """Reads once for all concurrent requests with the same query and version. Call it right after `get`."""
+        """Reads a page once for all concurrent requests with the same query and version.
+
+        Must be called right after `get`.
+        """
         reading = self._reads.get(query)
         if reading is None:
             reads = self._reads

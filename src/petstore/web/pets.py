@@ -34,7 +34,9 @@ encode = msgspec.json.encode
 
 
 class PetOperations:
-    """Each handler takes the request, its key, the catalogue version that the gate returned, the time, and whether to
+    """The handlers for one environment's operations.
+
+    Each handler takes the request, its key, the catalogue version that the gate returned, the time, and whether to
     reject unknown parameters and members.
     """
 
@@ -74,7 +76,7 @@ class PetOperations:
     async def create_pet(
         self, request: Request, key: ApiKey, version: CatalogueVersion, now: float, strict: bool
     ) -> Reply:
-        """Adds an animal. Raises whatever `read_body`, `parse_new_pet` and `Pets.add` raise."""
+        """Adds an animal. Raises the same errors as `read_body`, `parse_new_pet` and `Pets.add`."""
         if strict:
             check_no_parameters(request.query)
         check_media_type(request.fields)
@@ -84,7 +86,7 @@ class PetOperations:
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._pets.add(new, now, idempotency_key, self._deadlines.current(), key.id)
         headers = JSON + NO_STORE
-        if now < self._location_end:  # after the sunset, there is nothing at that address
+        if now < self._location_end:  # after the sunset, that address returns 410
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")

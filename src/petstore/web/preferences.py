@@ -14,16 +14,16 @@ from petstore.web.replies import Lines, internal_error, line, unavailable
 from petstore.web.requests import Request
 from petstore.web.routes import Route, wrong_address
 
-PREFER_MAX = 500  # characters; a longer field is ignored
+PREFER_MAX = 500  # characters; a longer Prefer header is ignored
 DELAYS_MAX = 100  # concurrent delays
 RETRY_AFTER = 2  # seconds, by default
 CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 REFUSALS = {"rate_limit_exceeded": LIMITED, "key_banned": BANNED}
 RETRIED = (*REFUSALS, "unavailable")  # errors with a Retry-After header
 
-# A preference and its value. Parameters after a semicolon are ignored.
+# Matches a preference and its value. Parameters after a semicolon are ignored.
 _ITEM = re.compile(r'[ \t]*([a-zA-Z-]+)[ \t]*=[ \t]*(?:"([a-zA-Z_0-9]+)"|([a-zA-Z_0-9]+))[ \t]*(?:;.*)?').fullmatch
-# The text between commas that are not in quotes. An unclosed quote extends to the end.
+# Splits a header at commas outside quotes. An unclosed quote extends to the end of the header.
 _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
@@ -41,7 +41,7 @@ class Preferences(NamedTuple):
 
     @property
     def applied(self) -> Lines:
-        """The headers that list the applied preferences."""
+        """Returns the headers that list the applied preferences."""
         # A simulated error takes precedence over strict handling.
         handling = "strict" if self.strict and self.error is None else None
         done = {"error": self.error, "retry-after": self.retry_after, "delay": self.delay, "handling": handling}
@@ -56,7 +56,10 @@ NONE = Preferences()
 
 @lru_cache(maxsize=256)
 def parse_preferences(field: str) -> Preferences:
-    """Parses a `Prefer` field. Ignores unknown and invalid preferences, and uses the first of any duplicates."""
+    """Parses a `Prefer` header. Ignores unknown and invalid preferences.
+
+    If a preference is repeated, only the first one applies.
+    """
     if len(field) > PREFER_MAX:
         return NONE
     found: dict[str, str] = {}
@@ -78,7 +81,7 @@ def _seconds(text: str | None, most: int) -> int | None:
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """Returns the decision to show in the headers. If a refusal is simulated, no requests remain until Retry-After."""
+    """Returns the decision to show in the headers. For a simulated 429, the decision has no remaining requests."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND
@@ -86,7 +89,7 @@ def simulated_decision(decision: Decision, preferences: Preferences, now: float)
 
 
 def simulate(preferences: Preferences, request: Request, route: Route, request_id: str) -> None:
-    """Raises the error that the client asked for, if any, with the same headers as a real one."""
+    """Raises the error that the client asked for, if any, with the same headers as a real error."""
     code = preferences.error
     if code is None:
         return
@@ -120,7 +123,7 @@ class Delays:
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:
-        """Waits for the given time or until shutdown. Returns the seconds that have passed."""
+        """Waits for this many seconds, or until shutdown. Returns how many seconds have passed."""
         if seconds is None:
             return 0.0
         began = perf_counter()
@@ -135,5 +138,5 @@ class Delays:
         return perf_counter() - began
 
     def end(self) -> None:
-        """On shutdown, sends delayed responses immediately."""
+        """Sends all delayed responses immediately. Called on shutdown."""
         self._ended.set()

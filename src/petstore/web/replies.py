@@ -1,4 +1,4 @@
-"""Creates replies, including the `Error` body and the headers that every response has."""
+"""Creates replies, including `Error` bodies and the headers common to all responses."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ from petstore.errors import (
 )
 from petstore.rate_limits import BANNED, SECOND, Decision
 
-# Header lines as they are sent, each with a line ending. Most are created once, and replies only concatenate them.
+# Header lines as they are sent, each with a line ending. Most are created once and reused in many replies.
 Lines = str
 
 
@@ -31,7 +31,7 @@ def pairs(lines: Lines) -> list[tuple[str, str]]:
 
 
 JSON = line("content-type", "application/json")
-# Without one of these headers, a cache may choose its own lifetime.
+# Without one of these headers, a cache may choose how long to keep a response.
 NO_STORE = line("cache-control", "no-store")
 PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
@@ -69,7 +69,7 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 
 
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
-    """Returns the reply for an error. `status` is required only for codes with several statuses."""
+    """Returns the reply for an error. `status` is required only for codes that can have several statuses."""
     status = status or STATUS_OF_CODE[code]
     return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status), code=code)
 
@@ -81,7 +81,8 @@ def reply_of(error: RequestError) -> Reply:
 def refusal(decision: Decision) -> Reply:
     """Returns the 429 for a refused request.
 
-    This must be fast, because most requests in a flood are refused. It raises no exception and caches its parts.
+    This must be fast, because most requests in a flood are refused. To save time, the headers and the body are cached,
+    and no exception is raised.
     """
     error = KeyBanned if decision.outcome is BANNED else RateLimitExceeded
     headers, body = _refusal_parts(error, max(1, seconds(decision.wait)))
@@ -103,9 +104,9 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 
 
 def request_ids() -> Iterator[str]:
-    """Yields random 128-bit ids, which reveal nothing. Generates them in blocks, so that each id costs only a slice.
+    """Yields random 128-bit ids, which reveal nothing. Generates them in blocks, because this is faster.
 
-    Must be called after a fork, so that two processes do not share a block.
+    Must be called after a fork, so that processes do not share a block and yield the same ids.
     """
     while True:
         block = os.urandom(16 * 512).hex()
@@ -114,12 +115,12 @@ def request_ids() -> Iterator[str]:
 
 
 def seconds(milliseconds: int) -> int:
-    """Rounds milliseconds up to seconds. Exact, unlike math.ceil, which would use floats."""
+    """Rounds milliseconds up to seconds. The result is exact, whereas math.ceil would use floats."""
     return -(-milliseconds // SECOND)
 
 
 def common_headers(decision: Decision, request_id: str) -> Lines:
-    """Returns the headers that every response has."""
+    """Returns the headers that every response includes."""
     return (
         f"x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
         f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"

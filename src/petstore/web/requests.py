@@ -1,4 +1,4 @@
-"""The request protocol, and strict parsers for the parts of a request. The parsers raise RequestError."""
+"""The `Request` protocol, and strict parsers for the parts of a request. The parsers raise RequestError."""
 
 import asyncio
 import binascii
@@ -17,8 +17,8 @@ BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 LIST_PARAMETERS = ("limit", "status", "cursor")
-FIELD_PARSED_MAX = 512  # characters; longer header fields are ignored
-ESCAPES_MAX = 128  # in a query with more escapes (%XX), parameter names are not decoded
+FIELD_PARSED_MAX = 512  # characters; longer header fields are not parsed
+ESCAPES_MAX = 128  # if a query contains more escapes (%XX) than this, parameter names are not decoded
 
 FORWARDED_PREFIX = "x-forwarded-"
 # The header fields that the service reads. The server skips all others.
@@ -35,21 +35,21 @@ class Body(Protocol):
     """A body that has not arrived completely yet."""
 
     async def read(self) -> bytes:
-        """Returns the next bytes, or no bytes at the end.
+        """Returns the next bytes, or an empty bytes object at the end.
 
-        Raises ConnectionError if the body is incomplete, and BodyTooLarge.
+        Raises ConnectionError if the body is incomplete, and BodyTooLarge if it has too many chunks.
         """
 
 
 class Request(Protocol):
-    """A parsed request, as provided by a server. `body` is complete unless there is a `stream`."""
+    """A parsed request, as provided by a server. `body` is the complete body unless `stream` is set."""
 
     method: str
     path: str  # percent-decoded
     query: str  # as sent
     fields: dict[str, str]  # by lower-case name; repeated fields are joined with commas
     peer: str  # the address of the client or the proxy
-    started: float  # when the first byte arrived, from time.perf_counter
+    started: float  # when the first byte arrived (time.perf_counter)
     body: bytes
 
     @property
@@ -77,7 +77,7 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
     seen = set()
     faults: dict[str, str] = {}
     has_few_escapes = query.count("%") <= ESCAPES_MAX
-    # A query may have thousands of parameters. The regular expression skips unknown ones ten times as fast as a loop.
+    # A query may contain thousands of parameters. A regular expression skips unknown ones ten times faster than a loop.
     for name, value in _KNOWN_OR_ESCAPED(query) if has_few_escapes else _KNOWN(query):
         if "%" in name:
             name = unquote_plus(name)
@@ -115,13 +115,13 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
 
 
 def check_no_parameters(query: str) -> None:
-    """Raises InvalidParameter if there are any parameters. For strict handling of operations that have none."""
+    """Raises InvalidParameter if there are any parameters. Used if an operation has none and handling is strict."""
     if unknown := _unknown_parameters(query, ()):
         raise InvalidParameter(_parameters_fault(unknown) + ".")
 
 
 def last_segment(path: str) -> str:
-    """Returns the parameter at the end of a path."""
+    """Returns the last segment of a path."""
     return path.rpartition("/")[2]
 
 
@@ -136,19 +136,19 @@ def parse_pet_id(text: str) -> int | None:
 
 # Strict handling: unknown parameters and members
 
-NAMES_SHOWN = 10  # unknown names in a message
-LENGTH_SHOWN = 30  # characters of an unknown name. Too few to reveal a key that `without_keys` does not recognise
+NAMES_SHOWN = 10  # maximum unknown names in a message
+LENGTH_SHOWN = 30  # maximum characters of an unknown name; too few to reveal a key that `without_keys` misses
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
-    """Returns the names that are not in `known`, as sent, without duplicates."""
+    """Returns the parameter names that are not in `known`, as sent and without duplicates."""
     names = dict.fromkeys(part.partition("=")[0] for part in query.split("&") if part)
     has_few_escapes = query.count("%") <= ESCAPES_MAX
     return [name for name in names if (unquote_plus(name) if has_few_escapes and "%" in name else name) not in known]
 
 
 def _parameters_fault(names: list[str]) -> str:
-    decoded = [*map(unquote_plus, names[:NAMES_SHOWN]), *names[NAMES_SHOWN:]]  # decodes only the names that are shown
+    decoded = [*map(unquote_plus, names[:NAMES_SHOWN]), *names[NAMES_SHOWN:]]  # decode only the names that are shown
     is_one, shown = _shown(decoded)
     return (
         f"{shown} is not a parameter of this operation" if is_one else f"{shown} are not parameters of this operation"
@@ -177,7 +177,7 @@ def _shown(names: Sequence[str]) -> tuple[bool, str]:
 # Cursors: opaque positions in the list of animals, with a checksum
 
 _SALT = zlib.crc32(b"petstore cursor 1")
-_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes without padding, so each position has only one cursor
+_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes need no padding, so each position has only one cursor
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
@@ -188,7 +188,7 @@ def write_cursor(after: int) -> str:
 
 
 def read_cursor(text: str) -> int | None:
-    """Returns the position, or None if the cursor is not valid."""
+    """Returns the position that a cursor contains, or None if the cursor is not valid."""
     if _FORM(text):
         raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
         after = int.from_bytes(raw[:8], signed=True)
@@ -201,7 +201,7 @@ def read_cursor(text: str) -> int | None:
 
 
 def bearer(authorization: str) -> str | None:
-    """Returns the secret in `Authorization: Bearer`, or None."""
+    """Returns the secret in an `Authorization: Bearer` header, or None if there is none."""
     if authorization.startswith("Bearer pets_"):  # the common case
         return authorization[7:]
     scheme, _, secret = authorization.partition(" ")
@@ -210,12 +210,12 @@ def bearer(authorization: str) -> str | None:
     return secret.strip(" ") or None
 
 
-# Parameters are allowed. A comma outside quotes would separate two values, which is not valid.
+# Allows parameters. Rejects commas outside quotes, because they would separate several values.
 _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IGNORECASE).fullmatch
 
 
 def check_media_type(fields: Mapping[str, str]) -> None:
-    """Raises UnsupportedMediaType unless the body is plain JSON."""
+    """Raises UnsupportedMediaType unless the headers describe an uncompressed JSON body."""
     if "content-encoding" in fields:
         raise UnsupportedMediaType("Content-Encoding is not supported. Send the body uncompressed.")
     media_type = fields.get("content-type")
@@ -228,7 +228,7 @@ def check_media_type(fields: Mapping[str, str]) -> None:
 def idempotency_token(fields: Mapping[str, str]) -> str | None:
     """Returns the idempotency key, if there is one. Raises InvalidParameter.
 
-    A repeated header is joined with ", " and rejected because of the space.
+    The values of a repeated header are joined with ", ". The result is rejected because of the space.
     """
     token = fields.get("idempotency-key")
     if token is None:
@@ -243,7 +243,7 @@ def etag_matches(condition: str, etag: str) -> bool:
     if condition == etag:
         return True
     if len(condition) > FIELD_PARSED_MAX:
-        return False  # the client gets the full response
+        return False  # the client receives the full response
     return any(part.strip().removeprefix("W/") in (etag, "*") for part in condition.split(","))
 
 

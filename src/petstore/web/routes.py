@@ -1,4 +1,4 @@
-"""Routing: finds a request's environment and operation."""
+"""Finds the environment and the operation for a request."""
 
 import math
 import re
@@ -34,7 +34,7 @@ class Route(msgspec.Struct, frozen=True):
     operation: Operation | None = None  # None if no operation has this method and address
     handler: Handler | None = None
     allow: str = ""  # the methods that this address supports; empty if there is nothing at this address
-    headers: Lines = ""  # for every response, regardless of its status
+    headers: Lines = ""  # added to every response, regardless of its status
     end: float = math.inf  # the Unix time of the sunset
     gone: str = Gone.usual  # the message after the sunset
 
@@ -50,7 +50,7 @@ class Router:
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
         self._fixed: dict[str, Address] = {}  # by path
-        self._items: dict[str, Address] = {}  # by the path before the last segment, which is a parameter
+        self._items: dict[str, Address] = {}  # by parent path; the last segment is a parameter
         self._bases = {BASES[environment]: Route(api) for environment, api in apis.items()}
         for base, nothing in self._bases.items():
             base_url = settings.base_url(nothing.api.environment)
@@ -101,7 +101,7 @@ def _route(api: Api, operation: Operation, allow: str, base_url: str) -> Route:
     return msgspec.structs.replace(route, headers=headers, end=operation.end, gone=gone_message(operation.deprecation))
 
 
-# The 404, with a suggestion
+# 404 responses with a suggestion
 
 SUGGESTED_MAX = 100  # characters; a longer path is probably not a typo
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
@@ -117,7 +117,7 @@ def wrong_address(path: str, allow: str) -> RequestError:
 
 
 def suggestion(path: str) -> str:
-    """Returns a suggestion if the path looks like a mistyped address of the API."""
+    """Returns a suggestion if the path looks like a mistyped API path, or an empty string otherwise."""
     match = _SLIP(re.sub("/+", "/", path.lower())) if len(path) <= SUGGESTED_MAX else None
     if match is None:
         return ""

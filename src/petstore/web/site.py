@@ -1,4 +1,4 @@
-"""Answers requests outside the base addresses: probes, metrics, and the documents in `documents.py`."""
+"""Handles requests outside the base addresses: probes, metrics, and the documents in `documents.py`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ PROBES = ("/healthz", "/livez", "/readyz")
 FORWARDED = ("forwarded", "via", "x-real-ip")
 LOOPBACK = networks(("127.0.0.0/8", "::1"))
 
-# Returns the media type and the body of the metrics, given an Accept header.
+# Takes an Accept header, and returns the media type and the body of the metrics.
 Scrape = Callable[[str], Awaitable[tuple[str, bytes]]]
 
 
@@ -41,17 +41,17 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        # The name that the service listens on is local, unless clients also use it.
+        # The host name that the service listens on identifies this machine, unless it is also the public name.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
 
     def is_exempt(self, request: Request) -> bool:
-        """Whether a request is exempt from the address limit. Monitoring must always work."""
+        """Whether a request is a probe or an authorized scrape. These are exempt from the address limit."""
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
-        """Answers a request. Raises NotFound, MethodNotAllowed and, for the readiness probe, Unavailable."""
+        """Handles a request. Raises NotFound, MethodNotAllowed and, for the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
         if file is None and not self.is_exempt(request):
@@ -64,7 +64,7 @@ class Site:
             return await file.answer(request)
         if path == "/readyz":
             await self._ready()
-            # With the fallback, a node is ready even if Redis is unavailable.
+            # A node that uses the fallback is ready even though Redis is unavailable.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
             media_type, body = await self._scrape(request.fields.get("accept", "")[:FIELD_PARSED_MAX])
@@ -86,7 +86,7 @@ class Site:
         await self._gate.keys_version("live")
 
     def _may_scrape(self, request: Request) -> bool:
-        """Whether this client may read the metrics: it is in `--metrics-from`, or on this machine without a proxy."""
+        """Whether this client is in `--metrics-from`, or on this machine and not behind a proxy."""
         if self._scrape is None:
             return False
         forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)
@@ -99,7 +99,7 @@ class Site:
         return not forwarded and is_in(address, LOOPBACK) and self._is_own_name(request.fields.get("host", ""))
 
     def _is_own_name(self, host: str) -> bool:
-        """Whether the Host header names this machine. A proxy that adds no headers may still forward another name."""
+        """Whether the Host header names this machine. Another name indicates a proxy that adds no headers."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         return name.lower() in self._own_names or is_in(name.strip("[]"), LOOPBACK)
 

@@ -1,4 +1,4 @@
-"""Documents that do not change while the service runs. They are created and compressed once."""
+"""Files that do not change while the service runs. Each file is created and compressed only once."""
 
 import asyncio
 import gzip
@@ -10,7 +10,7 @@ from petstore.web.replies import Lines, Reply, line
 from petstore.web.requests import FIELD_PARSED_MAX, Request, etag_matches
 
 REVALIDATE = "no-cache"  # clients may store the file, but must revalidate it before each use
-IMMUTABLE = "public, max-age=31536000, immutable"  # for addresses that contain a version
+IMMUTABLE = "public, max-age=31536000, immutable"  # for URLs that contain a version
 # Pages may load resources only from this server.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -40,7 +40,7 @@ class StaticFile:
         self._content: asyncio.Future[Content] | None = None
 
     async def answer(self, request: Request) -> Reply:
-        # Compressing the largest file takes 0.1 s, so it runs in a thread, once for all concurrent requests.
+        # Compressing the largest file takes 0.1 s, so it is done in a thread, once for all concurrent requests.
         if self._content is None:
             self._content = asyncio.ensure_future(asyncio.to_thread(_made, self._make))
         try:
@@ -65,7 +65,7 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 
 def quality(field: str, *names: str) -> float:
-    """Returns the quality, from 0 to 1, of the first of `names` in an `Accept` or `Accept-Encoding` field."""
+    """Returns the quality value of the first of `names` that an `Accept` or `Accept-Encoding` field lists, or 0."""
     if len(field) > FIELD_PARSED_MAX:
         return 0.0
     wanted: dict[str, float] = {}
