@@ -67,7 +67,10 @@ def has_data(data: Path) -> bool:
 
 
 def check_ours(data: Path) -> None:
-    """Raises NoData if the directory contains no store, but files that Petstore did not create. Opens no files."""
+    """Raises NoData if there is no store and the directory contains files that Petstore did not create.
+
+    Does not open any files.
+    """
     if has_data(data):
         return
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -87,7 +90,7 @@ def own_files(data: Path) -> Iterator[Path]:
 def create(data: Path) -> None:
     """Creates the directory if it does not exist. Otherwise, removes other users' write permission.
 
-    Raises OperatorError if the directory contains only other programs' files, is not writable, or is not safe to use.
+    Raises OperatorError if the directory contains other files but no store, is not writable, or is not safe to use.
     """
     check_ours(data)
     try:

@@ -9,8 +9,8 @@ id, or the word "synced" if the whole file is on disk.
   a note and LMDB cannot read the file.
 - If LMDB can read the file but its format record is missing or unknown, Petstore refuses to use or change the file.
 - If there is no note and LMDB cannot read the file, Petstore has never used it and refuses to use or change it.
-- If the file is empty or contains no records, the process that created it was killed too early. The next start
-  initialises the file.
+- If the file is empty or contains no records, the process that created it was killed before it could initialise the
+  file. The next start initialises it.
 """
 
 import contextlib
