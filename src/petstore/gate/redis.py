@@ -35,7 +35,10 @@ NO_LIMITS = Limits(0, 0)
 
 
 class QueueFull(Unavailable):
-    """Too many calls are waiting for Redis. The fallback must not be used, because Redis is still counting requests."""
+    """Too many calls are waiting for Redis.
+
+    Redis is still available. If the fallback were used, more requests would be admitted than the limits allow.
+    """
 
 
 class Batch:
