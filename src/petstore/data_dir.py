@@ -30,7 +30,7 @@ COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that ar
 
 UMASK = 0o077  # every process that creates files here sets this umask, so that only the owner can read the files
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-LOCK_TIMEOUT = 5.0  # seconds; a service holds the exclusive lock briefly when it starts and stops
+LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive lock briefly when it starts and stops
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
@@ -254,7 +254,7 @@ def _open_lock(data: Path) -> int:
 def _try_shared(file: int, data: Path) -> bool:
     """Tries to take the shared lock. Returns False if the caller must try again.
 
-    This is also the case after an interrupted restore, which this function tries to complete.
+    If a restore was interrupted, tries to complete it and returns False.
     """
     if not _try_lock(file, fcntl.LOCK_SH):
         return False

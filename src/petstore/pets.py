@@ -50,7 +50,7 @@ class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Page(NamedTuple):
-    """A page of animals, ordered by id, and whether there are more."""
+    """A page of animals, ordered by id, and whether there are more animals."""
 
     pets: list[Pet]
     more: bool
@@ -238,7 +238,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
-    """Parses a JSON object. Raises InvalidBody, including for invalid UTF-8, NaN and duplicate members."""
+    """Parses a JSON object. Raises InvalidBody, for example for invalid UTF-8, NaN or duplicate members."""
     if not body:
         raise InvalidBody
     repeated = _Repeated()

@@ -67,7 +67,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Used(NamedTuple):
-    """The requests counted in a key's open windows, and when its ban ends, in milliseconds (0 if not banned)."""
+    """How many requests are counted in a key's open windows, and when its ban ends.
+
+    The end of the ban is in milliseconds, or 0 if the key is not banned.
+    """
 
     minute: int
     day: int
@@ -128,8 +131,8 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
     """Returns a refusal that describes the exhausted window that ends last, or the ban if it ends even later.
 
-    Windows that are over ended in the past, so they are never chosen. Windows that start in the future are included,
-    because they would cause the client's next request to be refused.
+    Windows that have already ended are never chosen, because the window or ban that caused the refusal ends later.
+    Windows that start in the future are included, because they would cause the client's next request to be refused.
     """
     minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
     per_minute, per_day = limits

@@ -42,7 +42,7 @@ from petstore.web.requests import FIELDS
 FLUSH_EVERY = 5  # seconds between writes of usage to the store
 ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should see them within five seconds
 EXPIRING_SECONDS = 14 * 86_400.0  # keys that expire within this time are counted as expiring
-COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions, which take 20 µs per key
+COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions; a collection takes 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # file descriptors reserved for files, backends and listening sockets
 
@@ -146,7 +146,7 @@ def measure_node(settings: Settings) -> None:
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # with PostgreSQL, the file would be left over from an earlier embedded store
+    if embedded_store:  # with PostgreSQL, any such file is left over from an earlier embedded store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -163,7 +163,7 @@ def measure_node(settings: Settings) -> None:
 
 def serve(settings: Settings) -> None:
     """Runs the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # held even while no worker is running
+    with shared_lock(settings.data):  # hold the lock even while no worker is running
         # Load the certificate before forking, because its file may have changed by the time a worker is replaced.
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
@@ -299,7 +299,7 @@ class AsgiService:
     def __init__(self, settings: Settings) -> None:
         """Raises OperatorError if the certificate is not valid."""
         expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
-        # Not supervised, because the parent may be a shell that exits before the server does.
+        # The worker is not supervised, because its parent may be a shell that exits before the server does.
         self._service = Service(settings, supervised=False, certificate_expires=expires)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:

@@ -13,7 +13,7 @@ from petstore.operations import OperationName
 # The measures for requests with a valid key. The gate counts `admitted` requests, including requests that cause an
 # error. Workers count the other measures.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures for requests without a valid key. Workers count each request in exactly one measure.
+# The measures for requests without a valid key. Workers count each such request in exactly one of these measures.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -28,16 +28,16 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Daily usage per key and hourly usage of all keys together are kept forever. These constants apply to other intervals.
-MINUTES_KEPT = 2 * HOUR  # how long usage per key and minute is kept
-USAGE_DAYS = 400  # by default, hourly usage per key is kept for this many days
-TOTAL_MINUTES_KEPT = 26 * HOUR  # how long usage per minute of all keys together is kept
+# Each key's usage per day and the total usage per hour are kept forever. Usage for shorter intervals expires.
+MINUTES_KEPT = 2 * HOUR  # how long each key's usage per minute is kept
+USAGE_DAYS = 400  # by default, each key's usage per hour is kept for this many days
+TOTAL_MINUTES_KEPT = 26 * HOUR  # how long the total usage per minute is kept
 RECENT_ERRORS = 20  # the number of errors kept for each key
 PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """How many of a key's requests one measure counted in the interval that began at `start` (Unix seconds)."""
+    """How many of a key's requests were counted in one measure. The interval began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -81,7 +81,10 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """How many requests one measure counted, for all keys together or for requests without a valid key."""
+    """How many requests were counted in one measure, either for all keys together or without a valid key.
+
+    The interval began at `start` (Unix seconds).
+    """
 
     start: int
     measure: Measure

@@ -1,4 +1,4 @@
-"""The gate's protocol. The gate decides, in one atomic step in shared state, whether to admit a request.
+"""The gate's protocol. For each request, the gate decides in one atomic step whether to admit the request.
 
 `admit` checks for a ban and enforces the per-minute and per-day limits. In the same step, it checks that the caller's
 copy of the key is current, and returns the versions of the catalogue. Workers use these versions to decide whether a
@@ -21,15 +21,15 @@ from petstore.usage import AdmissionTotal
 # Files in the data directory. If the gate is in Redis, the second file is used while Redis is unavailable.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
-VALID_SECONDS = 30 * 86_400  # how long a mark set by `mark_valid` lasts
-DIGEST_LENGTH = 16  # how many bytes of a key's digest the name of its mark contains
+VALID_SECONDS = 30 * 86_400  # how many seconds a mark set by `mark_valid` lasts
+DIGEST_LENGTH = 16  # a mark is named after this many bytes of the key's digest
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
     "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
 )  # fmt: skip
 
-CatalogueVersion = tuple[int, int]  # the version numbers for `added` and `edited`
+CatalogueVersion = tuple[int, int]  # the version numbers of the changes `added` and `edited`
 
 
 class Ban(NamedTuple):
@@ -81,7 +81,7 @@ class Gate(Protocol):
         """Whether a worker has marked the key with this digest as valid."""
 
     async def lift(self, key_id: str) -> bool:
-        """Ends a key's ban and clears its number of earlier bans. Returns False if the key had no bans."""
+        """Ends a key's ban and resets its number of bans to zero. Returns False if the key had no bans."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
         """Returns each key's windows, in the same order as the ids."""
@@ -125,7 +125,7 @@ def gate_file(url: str | None, data: Path) -> Path:
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """Opens the gate at the URL or, if it is None, in the data directory. Must be called in a running event loop.
+    """Opens the gate at the URL or, without a URL, in the data directory. Must be called in a running event loop.
 
     Raises OperatorError if the URL is not valid or if this version does not recognise the file. Raises Unavailable if
     the file cannot be opened.

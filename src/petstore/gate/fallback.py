@@ -71,7 +71,7 @@ class FallbackGate:
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         """Announces changes. During an outage, the announcements reach only this node's workers.
 
-        Other nodes do not need them, because during an outage, they use no cached pages and reread keys every second.
+        Other nodes do not need them, because they use no cached pages during an outage and reread keys every second.
         After the outage, each node's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))

@@ -39,14 +39,14 @@ from petstore.usage import AdmissionTotal
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_BATCH = 250  # records that a sweep checks per transaction, which blocks the event loop for half a millisecond
 SWEEP_BATCHES_MAX = 40  # batches per sweep
-SWEEP_PERIOD = 120  # the number of sweeps in which every record is checked; there is one sweep per second
+SWEEP_PERIOD = 120  # every record is checked once in this many sweeps; there is one sweep per second
 READ_BATCH = 1_000
 STEPS_MAX = 100  # steps per transaction; this many steps can block other workers for about 300 µs
 
 # The first byte of a record's name is the kind of record. Only address records and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
-_versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
+_versions = struct.Struct(f"<{len(CHANGES)}Q")  # one version for each of CHANGES: added, edited, keys
 _valid = struct.Struct("<q")  # when the mark expires
 _NEW_ADDRESS = _address.pack(0, 0)
 
@@ -239,7 +239,7 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # Use more batches if the file is large. Requests without a key may come from a large number of addresses.
+            # Requests without a key can create records for many addresses, so check more batches if the file is large.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
             self._env.reader_check()  # frees pages that LMDB keeps for readers that were killed
         except lmdb.Error as error:
@@ -295,7 +295,7 @@ class LmdbGate:
 
 
 def new_versions() -> bytes:
-    """Returns the initial versions, which are the current time, so that they differ from all earlier versions."""
+    """Returns the initial versions. Each version is the current time, so that it differs from all earlier versions."""
     return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
@@ -315,7 +315,7 @@ class GroupCommit:
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
-        """Schedules a call of `step` with a transaction and the values. Returns a future for its result.
+        """Schedules a call to `step` with a transaction and the values. Returns a future for its result.
 
         If the transaction is retried, `step` is called again.
         """

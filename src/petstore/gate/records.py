@@ -15,7 +15,7 @@ from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
-_origin = struct.Struct("<2q")  # the environment's index, and the epoch (0 if nothing has been counted)
+_origin = struct.Struct("<2q")  # the environment's index, and the epoch, which is 0 if nothing has been counted
 _count = struct.Struct("<q")  # the number of admissions for one operation; counts are in the order of operation numbers
 _WIDTH = _count.size
 _ORIGIN = _windows.size
@@ -62,7 +62,7 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
 
 
 def valid_record(stored: bytes | None) -> bytes:
-    """Returns the stored record, or an empty one if it is missing or has an invalid size."""
+    """Returns the stored record, or an empty record if the stored record is missing or has an invalid size."""
     return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
 
 

@@ -52,11 +52,11 @@ def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """Whether the note shows that the file has not been damaged by a power cut. Does not read the file.
 
     `in_use` says whether a process is using the file. If so, the machine cannot have rebooted since the note was
-    written, so an unknown boot id is treated as the current one.
+    written, so an unknown boot id is treated as the current boot id.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # there is no note yet, or no permission to read it; opening the file will report the latter
+    except OSError:  # there is no note yet, or it is not readable, which will be reported when the file is opened
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 

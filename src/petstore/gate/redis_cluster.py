@@ -217,7 +217,7 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # start with another seed next time, if there is no time to ask all seeds now
+                self._ask_last(server)  # there may not be enough time to ask all seeds, so try the others first
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()

@@ -16,8 +16,8 @@ from petstore.keys import ENVIRONMENTS, Environment
 from petstore.rate_limits import Decision, Outcome, Window, Windows
 
 Command = tuple[Any, ...]  # the words of one Redis command
-Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
-ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
+Versions = tuple[int, ...]  # all versions, in the order of VERSION_NUMBER
+ScriptResult = tuple[int, int, int, int, int, int]  # a decision's outcome, window, limit, remaining, reset and wait
 # The versions, and a result for each call. If one shard of a Cluster fails, the result of its calls is Unavailable.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
