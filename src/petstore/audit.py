@@ -31,7 +31,10 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class FoundEntries(NamedTuple):
-    """Matching entries with their numbers, newest first. If `more` is true, continue below number `searched_to`."""
+    """Matching entries with their numbers, newest first.
+
+    If `more` is true, the search can be continued with the entries below number `searched_to`.
+    """
 
     entries: list[tuple[int, AuditEntry]]
     searched_to: int

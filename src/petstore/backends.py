@@ -23,7 +23,7 @@ from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
-TOTALS_MAX = 250  # admission totals per transaction; keeps transactions short, because creates need the write lock
+TOTALS_MAX = 250  # admission totals per transaction; creates wait for the write lock, so transactions must be short
 
 
 class Backends:
@@ -38,11 +38,12 @@ class Backends:
         migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
-        """Opens the backends. Raises OperatorError and Unavailable.
+        """Opens the backends. Raises OperatorError or Unavailable.
 
         If `alone` is true, takes the exclusive lock, so that no other process can use the data directory. `serving` is
         true for the service and false for operators' commands. If `migrate` is false, no store is created or migrated.
-        If the store and the gate are both on servers, only the service uses the data directory (for the fallback).
+        If the store and the gate are both on servers, only the service uses the data directory. It needs the directory
+        for the fallback.
         """
         self._settings = settings
         self._locked = serving or settings.store is None or settings.gate is None
@@ -67,10 +68,10 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Adds the admissions that the gate counted for these keys, or for all keys, to their usage at time `at`.
+        """Adds the gate's admission counts for these keys, or for all keys, to the keys' usage at time `at`.
 
         Any process may call this at any time, because each admission is added only once. Raises Unavailable if the gate
-        or a store is unavailable. A later call then adds the missing admissions.
+        or a store is unavailable. In that case, a later call adds the missing admissions.
         """
         async for totals in self.gate.admissions(key_ids):
             for environment, store in self.stores.items():
@@ -109,9 +110,9 @@ def _close_soon(gate: Gate) -> None:
 
 
 def check_recognised(settings: Settings) -> None:
-    """Raises OperatorError if this version cannot use the data files. Must be called before changing anything."""
+    """Raises OperatorError if this version cannot use the data files. Must be called before changing any file."""
     check_ours(settings.data)
-    check_safe(settings.data)  # opening a pipe would block
+    check_safe(settings.data)  # rejects pipes, because opening a pipe would block
     if settings.store is None:
         from petstore.store.sqlite import migrations
 
@@ -124,12 +125,12 @@ def prepare(settings: Settings) -> None:
     check_recognised(settings)
     with shared_lock(settings.data):
         pass
-    with contextlib.suppress(OSError):  # if the directory is not writable, the workers will log that
+    with contextlib.suppress(OSError):  # the workers will log an error if the directory is not writable
         multiprocess.remove_old_numbers(settings.data / METRICS)
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Renames the gate file if it is damaged. If `thoroughly` is true, always reads the whole file.
+    """Renames the gate file if it is damaged. If `thoroughly` is true, reads the whole file to detect any damage.
 
     Raises OperatorError.
     """
@@ -152,7 +153,10 @@ def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
 
 
 def mark_gate_clean(settings: Settings) -> None:
-    """Marks the gate file as synced, unless another process is using it. Every process that used it must call this."""
+    """Marks the gate file as synced, unless another process is using it.
+
+    Every process that has used the file must call this before it exits.
+    """
     with contextlib.suppress(InUse), exclusive_lock(settings.data):
         mark_clean(gate_file(settings.gate, settings.data))
 

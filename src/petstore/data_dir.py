@@ -5,8 +5,8 @@ choice. The directory must therefore belong to a trusted user, and no one else m
 
 Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
 a crash. A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames
-that subdirectory. Before the rename, the old data is current; after it, the new data is. If a restore is interrupted
-after the rename, the next process that takes a lock completes it.
+that subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data remains
+in use. If it is interrupted after the rename, the next process that takes a lock completes it.
 """
 
 import contextlib
@@ -26,20 +26,21 @@ from petstore.files import check_encoding, exists, is_directory, open_file, os_e
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that SQLite and LMDB keep next to a data file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that are kept next to a data file
 
-UMASK = 0o077  # set by every process that creates files here, so that only their owner can read them
+UMASK = 0o077  # every process that creates files here sets this umask, so that only the owner can read the files
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-LOCK_TIMEOUT = 5.0  # seconds; a service holds the exclusive lock briefly when it starts and stops
+LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive lock briefly when it starts and stops
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
 STAGE = "restore.part"  # where a restore prepares its files; can be deleted if no restore is running
-READY = "restore"  # STAGE is renamed to this to commit the restore; its files are then moved into place
+READY = "restore"  # to commit a restore, STAGE is renamed to READY; the files are then moved into place
 NEW, OLD = "new", "old"
-SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"  # where each one last listened
+# These files store the addresses at which the service and the console last listened.
+SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"
 METRICS = "metrics"  # the workers' metrics (observability/multiprocess.py)
-# The names of the files and directories that Petstore creates here. It does not touch anything else.
+# The names of the files and directories that Petstore creates here. Petstore does not touch any others.
 _OWN_NAME = re.compile(
     r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
     r"|replaced-.*|service-address|console-address"
@@ -47,7 +48,7 @@ _OWN_NAME = re.compile(
 
 
 class NoData(OperatorError):
-    """The directory has no Petstore data, does not exist, or is a file."""
+    """The directory contains no Petstore data, does not exist, or is a file."""
 
     def __init__(self, data: Path, hint: str = "") -> None:
         cause = ": it is a file, not a directory" if data.is_file() else "" if data.exists() else ": it does not exist"
@@ -55,7 +56,7 @@ class NoData(OperatorError):
 
 
 class InUse(OperatorError):
-    """Another process holds a conflicting lock."""
+    """Another process holds a conflicting lock on the data directory."""
 
 
 def has_data(data: Path) -> bool:
@@ -66,7 +67,10 @@ def has_data(data: Path) -> bool:
 
 
 def check_ours(data: Path) -> None:
-    """Raises NoData if the directory contains other files but no store. Does not open any file."""
+    """Raises NoData if there is no store and the directory contains files that Petstore did not create.
+
+    Does not open any files.
+    """
     if has_data(data):
         return
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -86,7 +90,7 @@ def own_files(data: Path) -> Iterator[Path]:
 def create(data: Path) -> None:
     """Creates the directory if it does not exist. Otherwise, removes other users' write permission.
 
-    Raises OperatorError if the directory contains other files, is not writable, or is not safe to use.
+    Raises OperatorError if the directory contains other files but no store, is not writable, or is not safe to use.
     """
     check_ours(data)
     try:
@@ -110,7 +114,7 @@ def check_safe(data: Path) -> None:
     """Raises OperatorError if an untrusted user could change the directory, or if it contains a symlink or a pipe.
 
     If other users have write permission, the owner and root may continue, because `create` removes that permission. A
-    directory that does not exist is safe.
+    directory that does not exist is considered safe.
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -121,7 +125,7 @@ def check_safe(data: Path) -> None:
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
             raise _writable_by_others(data)
         for path in own_files(data):
-            with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+            with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file
                 if kind := _odd_kind(path):
                     raise OperatorError(
                         f"Refusing to open {path}: it is a {kind}. Remove it with `rm {shlex.quote(str(path))}`."
@@ -131,7 +135,7 @@ def check_safe(data: Path) -> None:
 def trusted_users(data: Path) -> set[int]:
     """Returns the ids of the users who are trusted with the data.
 
-    They are root, the current user and, if that is root, the data's owner.
+    These are root, the current user and, if the current user is root, the owners of the data files.
     """
     me = os.geteuid()
     return {0, me, *(_owners_of_data(data) if me == 0 else ())}
@@ -169,16 +173,16 @@ def _odd_kind(path: Path) -> str:
 
 
 def check_data(data: Path) -> None:
-    """Raises NoData if there is no data, and OperatorError if the directory is not accessible. Creates nothing."""
+    """Raises NoData if there is no data, or OperatorError if the directory is not accessible. Creates no files."""
     if not has_data(data):
         raise NoData(data)
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """Returns the paths, out of the directory and our files in it, for which other users have any permission."""
+    """Checks the directory and Petstore's files in it. Returns the paths for which other users have any permission."""
     found = []
     for path in (data, *own_files(data)):
-        with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+        with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISLNK(mode):
                 found.append(path)
@@ -187,14 +191,17 @@ def readable_by_others(data: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
-    """Holds the lock that every process using the data must hold. Raises InUse after `timeout` seconds."""
+    """Holds the shared lock, which a process must hold while it uses the data.
+
+    Raises InUse if the lock is not available within `timeout` seconds.
+    """
     file = _open_lock(data)
     try:
         deadline = time.monotonic() + timeout
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
                 raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
-            time.sleep(0.01 + os.getpid() % 20 / 1000)  # processes waiting for each other retry at different times
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # so that waiting processes retry at different times
         yield
     finally:
         os.close(file)
@@ -202,7 +209,10 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_lock(data: Path) -> Iterator[None]:
-    """Holds the lock that keeps all other processes from using the data. Raises InUse if it is not available."""
+    """Holds the exclusive lock, which keeps all other processes from using the data.
+
+    Raises InUse if another process holds a lock.
+    """
     file = _open_lock(data)
     try:
         if not _try_lock(file, fcntl.LOCK_EX):
@@ -214,7 +224,7 @@ def exclusive_lock(data: Path) -> Iterator[None]:
 
 
 def is_locked(data: Path) -> bool:
-    """Whether any process holds a lock. Does not create the lock file."""
+    """Whether any process holds a lock on the data directory. Does not create the lock file."""
     try:
         file = open_file(data / LOCK, os.O_RDONLY)
     except OSError:
@@ -226,7 +236,7 @@ def is_locked(data: Path) -> bool:
 
 
 def _open_lock(data: Path) -> int:
-    """Opens the lock file. Creates it and the directory if needed. Raises OperatorError."""
+    """Opens the lock file, and creates the file and the directory if necessary. Raises OperatorError."""
     create(data)
     try:
         file = open_file(data / LOCK)
@@ -242,14 +252,17 @@ def _open_lock(data: Path) -> int:
 
 
 def _try_shared(file: int, data: Path) -> bool:
-    """Tries to take the shared lock. If a restore was interrupted, completes it and returns False; then try again."""
+    """Tries to take the shared lock. Returns False if the caller must try again.
+
+    If a restore was interrupted, tries to complete it and returns False.
+    """
     if not _try_lock(file, fcntl.LOCK_SH):
         return False
     if not is_directory(data / READY):
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # release the lock, because two processes holding it would wait for each other
+    else:  # release the shared lock, because two processes that hold it would wait for each other
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -271,7 +284,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
     for directory in (stage, stage / NEW, stage / OLD):
-        directory.mkdir(mode=0o700)  # fails if it is a symlink, which rmtree does not remove
+        directory.mkdir(mode=0o700)  # fails if the path is a symlink, because rmtree does not remove symlinks
     try:
         yield stage / NEW
     finally:
@@ -289,9 +302,10 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Moves the files of a committed restore into place. If a crash interrupts this, the next call resumes it.
+    """Moves the files of a committed restore into place. If this is interrupted by a crash, the next call resumes it.
 
-    Moves the gate file away, so that counters start at zero. Returns the subdirectory with the old files, if any.
+    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory with the old files, if
+    there were any.
     """
     ready = data / READY
     if not is_directory(ready):

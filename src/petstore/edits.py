@@ -1,7 +1,7 @@
 """Operators' changes to keys and animals, with conflict detection.
 
 A unit is a group of fields that are changed together, such as a plan and its limits. Two operators can change different
-units at the same time. If both change the same unit, the second one gets a Conflict.
+units at the same time. If both change the same unit, the second operator gets a Conflict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from petstore.errors import OperatorError
 from petstore.wording import when
 
 Unit = tuple[str, ...]  # field names; the first one is also the unit's name
-SOMEONE = "someone else"  # the console replaces it with a name from the audit log
+SOMEONE = "someone else"  # the console replaces this with the operator's name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -32,12 +32,12 @@ class Conflict(OperatorError):
 
 
 def given(changes: msgspec.Struct) -> dict[str, Any]:
-    """Returns the fields that are not UNSET."""
+    """Returns the names and values of the fields that are not UNSET."""
     return {name: value for name, value in msgspec.structs.asdict(changes).items() if value is not msgspec.UNSET}
 
 
 def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
-    """Returns the changes in `wanted`, without the units that are the same in `started`."""
+    """Returns the changes in `wanted`, except for units whose values are the same as in `started`."""
     new = given(wanted)
     changed = [unit for unit in units if any(getattr(wanted, field) != getattr(started, field) for field in unit)]
     return type(wanted)(**{field: new[field] for unit in changed for field in unit if field in new})
@@ -47,7 +47,7 @@ def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Un
     """Returns the record with the new values.
 
     `base` is the record as the operator saw it. Raises Conflict if someone else has since changed a unit that the
-    operator is changing, unless both made the same change. If `base` is None, there is no conflict check.
+    operator is changing, unless both made the same change. If `base` is None, does not check for conflicts.
     """
     conflicts = [
         unit

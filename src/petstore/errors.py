@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from petstore import __version__
 
-# Only add to this table. The meaning and the status of a published code must not change.
+# New codes may be added to this table, but the meaning and the status of a published code must not change.
 STATUS_OF_CODE = {
     "invalid_body": 400,
     "invalid_parameter": 400,
@@ -29,7 +29,7 @@ STATUS_OF_CODE = {
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
-    "malformed_request": 400,  # or 414, 431, 501 or 505
+    "malformed_request": 400,  # depending on the cause, the status can also be 414, 431, 501 or 505
     "gone": 410,
     "body_too_large": 413,
     "unsupported_media_type": 415,
@@ -46,7 +46,7 @@ class PetstoreError(Exception):
 
 
 class RequestError(PetstoreError):
-    """The request fails. The response has an `Error` body and the given headers.
+    """A request failed. The client receives an `Error` body and the given headers.
 
     `usual` is the default message, or an example if the actual message depends on the request.
     """

@@ -36,7 +36,7 @@ def exists(path: Path) -> bool:
 
 
 def check_encoding(path: Path) -> None:
-    """Raises OperatorError if the path is not UTF-8, because SQLite and LMDB could not open it."""
+    """Raises OperatorError if the path is not UTF-8, because SQLite and LMDB cannot open such a path."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
@@ -54,14 +54,14 @@ def is_directory(path: Path) -> bool:
 def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
     """Opens a file in the data directory and returns its descriptor. New files are readable only by their owner.
 
-    Raises OSError, including if the path is a symlink, a directory, a pipe or a device.
+    Raises OSError, for example if the path is a symlink, a directory, a pipe or a device.
     """
     return open_regular(path, flags | os.O_NOFOLLOW)
 
 
 def open_regular(path: Path | str, flags: int) -> int:
-    """Opens a regular file and returns its descriptor. Raises OSError, including if it is not a regular file."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # without NONBLOCK, a pipe would block
+    """Opens a regular file and returns its descriptor. Raises OSError, for example if the path is a directory."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # opening a pipe must not block
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -78,7 +78,7 @@ def read_text(path: Path) -> str:
 def replacing(path: Path) -> Iterator[IO[str]]:
     """Replaces a file atomically: yields a temporary file, and renames it on success. Raises OSError.
 
-    The temporary file has an unpredictable name, so that no one can create a symlink there first.
+    The temporary file has an unpredictable name, so that no one can create a symlink with that name first.
     """
     part = path.with_name(f".petstore-{secrets.token_hex(8)}.part")
     try:

@@ -1,8 +1,8 @@
 """API keys: secrets, hashes and states.
 
-A secret consists of `pets_live_` or `pets_test_`, 30 random base62 characters, and a checksum: the CRC-32 of everything
-before it as 6 base62 characters. Scanners can recognise a leaked key offline, and the service can reject a mistyped key
-without looking it up.
+A secret consists of the prefix `pets_live_` or `pets_test_`, 30 random base62 characters, and a checksum. The checksum
+is the CRC-32 of all preceding characters, encoded as 6 base62 characters. With the checksum, scanners can recognise a
+leaked key offline, and the service can reject a mistyped key without looking it up.
 """
 
 import hashlib
@@ -31,18 +31,18 @@ BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
 SECRET_LENGTH = len(PREFIXES["live"]) + RANDOM_LENGTH + CHECKSUM_LENGTH  # both prefixes have the same length
-TEXT_MAX = 255  # characters in a name or a contact
+TEXT_MAX = 255  # the maximum number of characters in a key's name or contact
 LIMIT_MAX = 10**12  # fits in the gate's 64-bit counters, and is more than any machine can serve
 
 _TEXT_FAULT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]").search
-_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # API keys and operators' tokens
+_KEY = re.compile("(pets_(?:live|test|op)_)[0-9A-Za-z]+")  # matches API keys and operators' tokens
 _DURATION = re.compile("([0-9]{1,9})([smhdw])").fullmatch
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _CENTURY = 100 * 365.25 * 86_400
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """An API key without its secret, of which only a hash is stored. Times are in Unix seconds."""
+    """An API key, without its secret. Only a hash of the secret is stored. Times are in Unix seconds."""
 
     id: str
     name: str
@@ -77,7 +77,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's changes to a key. UNSET leaves a field unchanged.
 
-    `suspended` is when the key was suspended, or None to resume it. `revoked` is when it was revoked.
+    `suspended` is the time at which the key is suspended, or None to resume the key. `revoked` is the time at which the
+    key is revoked.
     """
 
     name: str | msgspec.UnsetType = msgspec.UNSET
@@ -98,8 +99,8 @@ KEY_UNITS = (("name",), ("contact",), PLAN_UNIT, ("scopes",), ("expires",), ("su
 class KeyQuery(NamedTuple):
     """A search for keys. `text` is a substring of the name, the contact or the id.
 
-    `ids` limits the search to these ids, and `except_ids` excludes ids. `expires_by` selects keys that expire at or
-    before this time, in Unix seconds.
+    `ids` limits the search to keys with these ids. `except_ids` excludes keys with these ids. `expires_by` limits the
+    search to keys that expire at or before this time, in Unix seconds.
     """
 
     text: str = ""
@@ -123,7 +124,8 @@ def new_key(
 ) -> ApiKey:
     """Returns a key with a new id.
 
-    Raises OperatorError if the name or the contact is not valid, or if the plan does not allow the limits.
+    Raises OperatorError if the name or the contact is not valid, if there is no scope, or if the plan does not allow
+    the limits.
     """
     check_text("name", name)
     check_text("contact", contact)
@@ -146,9 +148,10 @@ def new_key(
 
 
 def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
-    """Returns the key with the changes. `base` is the key as the operator saw it.
+    """Returns the key with the changes applied. `base` is the key as the operator saw it.
 
-    Raises Conflict, and OperatorError if the key is revoked or a new value is not valid.
+    Raises Conflict if someone else has changed the same values, and OperatorError if the key is revoked or a new value
+    is not valid.
     """
     if key.revoked is not None:
         raise OperatorError(f"{key.id} is revoked: create a new key instead")
@@ -184,7 +187,10 @@ def check_text(field: str, text: str) -> None:
 
 
 def limits_of(plan: Plan, per_minute: int | None, per_day: int | None) -> Limits:
-    """Returns a key's limits. Only enterprise keys have individual limits. Raises OperatorError."""
+    """Returns a key's limits. Only enterprise keys have individual limits.
+
+    Raises OperatorError if the plan does not allow these limits.
+    """
     fixed = PLANS[plan]
     if fixed is not None:
         if per_minute is not None or per_day is not None:
@@ -217,7 +223,7 @@ def checksum(body: str) -> str:
 
 
 def well_formed(secret: str, environment: Environment) -> bool:
-    """Whether a string has a valid prefix, length and checksum. Does not look it up."""
+    """Whether a string has a valid prefix, length and checksum. Does not check whether the key exists."""
     return has_form(secret, PREFIXES[environment])
 
 
@@ -232,13 +238,13 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """Returns the first secret in a text, such as a leaked file. If there is none, returns the text, stripped."""
+    """Returns the first secret in a text, such as a leaked file. If there is none, returns the stripped text."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 
 
 def without_keys(text: str) -> str:
-    """Removes secrets from a text before it is logged or displayed. A client may have sent a key in the path."""
+    """Removes secrets from a text that will be logged or displayed. For example, a path may contain a client's key."""
     return _KEY.sub(r"\1…", text)
 
 

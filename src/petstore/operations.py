@@ -13,9 +13,9 @@ class Deprecation(NamedTuple):
     """When a deprecated operation will be removed, and what replaces it."""
 
     since: datetime
-    sunset: datetime  # from this time, the operation returns 410
-    successor: str  # the path of the replacement, below the base address
-    replacement: str  # describes the replacement in messages and documents
+    sunset: datetime  # from this time on, the operation returns 410
+    successor: str  # the path of the replacement, relative to the base address
+    replacement: str  # a description of the replacement for messages and documents
 
     @property
     def sunset_day(self) -> str:
@@ -25,7 +25,7 @@ class Deprecation(NamedTuple):
 class Operation(NamedTuple):
     name: OperationName
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-    path: str  # below the base address
+    path: str  # relative to the base address
     scope: Scope  # the scope that a key must have
     number: int  # identifies the operation in stored counters, so it must never be reused
     deprecation: Deprecation | None = None
@@ -50,9 +50,10 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-# Counts requests with a key that match no operation: OPTIONS, an unknown path, or an unsupported method. Number 0.
+# Requests with a key that match no operation are counted under this name, which has the number 0. Examples are OPTIONS
+# requests and requests with an unknown path or an unsupported method.
 OTHER: OperationName = "other"
-# The names under which requests are counted, ordered by number.
+# The names under which requests are counted, in the order of their numbers.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
 
 
@@ -61,15 +62,15 @@ def deprecated_operations() -> list[Operation]:
 
 
 def allowed_methods(path: str) -> set[str]:
-    """Returns the methods to list in `Allow` for an operation's path."""
+    """Returns the methods to list in the `Allow` header for an operation's path."""
     methods = {"OPTIONS", *(each.method for each in OPERATIONS if each.path == path)}
     return methods | {"HEAD"} if "GET" in methods else methods
 
 
 def end_of_items(collection: str) -> float:
-    """Returns the Unix time after which no operation returns individual items of this collection.
+    """Returns the Unix time after which the API no longer returns individual items of this collection.
 
-    Returns 0 if there is no such operation now.
+    Returns 0 if no operation returns individual items, and infinity if such an operation is not deprecated.
     """
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),

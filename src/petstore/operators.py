@@ -15,7 +15,8 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
-ID_PREFIXES = ("key_", "imp_")  # --added-by accepts key ids, import ids and operators' names
+# An operator's name must not start like a key id or an import id, because --added-by accepts both names and ids.
+ID_PREFIXES = ("key_", "imp_")
 # Names in the audit log for actors that are not operators.
 LINK_ACTOR = "console"  # someone who signed in to the console with the one-time link
 ANONYMOUS_ACTOR = "anonymous"  # someone who sent an invalid token to the console
@@ -68,5 +69,5 @@ def mint_token() -> str:
 
 
 def could_be_token(text: str) -> bool:
-    """Whether a string has a valid prefix, length and checksum. Does not look it up."""
+    """Whether a string has a valid prefix, length and checksum. Does not check whether the token exists."""
     return has_form(text, PREFIX)

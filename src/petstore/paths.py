@@ -1,15 +1,15 @@
-"""Decodes request paths. Used by our server and by the adapter for other ASGI servers."""
+"""Decodes request paths. Used by the built-in server and by the adapter for other ASGI servers."""
 
 from urllib.parse import unquote
 
-ESCAPES_MAX = 64  # no route matches a path with more escapes (%XX), so it is not decoded
+ESCAPES_MAX = 64  # paths with more escapes (%XX) match no route, so they are not decoded
 
 
 def decoded_path(path: str) -> str:
     """Percent-decodes the path, except for segments with an encoded slash, which would be split in two.
 
     Returns a path with more than ESCAPES_MAX escapes unchanged. Decoding one escape takes microseconds, and an 8 KiB
-    path can have 2,700 of them.
+    path can contain 2,700 escapes.
     """
     if "%" not in path or path.count("%") > ESCAPES_MAX:
         return path

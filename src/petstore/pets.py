@@ -1,4 +1,4 @@
-"""Animals: their types, and the validation of new animals."""
+"""Data types for animals, and the validation of new animals."""
 
 import json
 import math
@@ -18,9 +18,9 @@ from petstore.errors import InvalidBody
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
-NESTING_MAX = 100  # levels of nested arrays and objects in the body of a create request
-# For the OpenAPI document: no control characters, and at least one character that is not white space. White-space
-# characters are listed because \s matches different characters in different languages.
+NESTING_MAX = 100  # how deeply arrays and objects may be nested in the body of a create request
+# A regular expression for the OpenAPI document. It forbids control characters and requires at least one character that
+# is not white space. White-space characters are listed because \s matches different characters in different languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 REMOVAL_PREFIX = "rem_"  # the prefix of a removal's id
@@ -50,14 +50,14 @@ class Pet(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Page(NamedTuple):
-    """A page of animals, ordered by id, and whether there are more."""
+    """A page of animals, ordered by id, and whether there are more animals."""
 
     pets: list[Pet]
     more: bool
 
 
 class Found(NamedTuple):
-    """Animals found by a search. If `more` is true, continue the search at the id `searched_to`."""
+    """Animals found by a search. If `more` is true, the search can be continued from the id `searched_to`."""
 
     pets: list[Pet]
     searched_to: int
@@ -93,7 +93,7 @@ class PetQuery(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """How many animals match a query, how many of these an operator has edited, and their highest id."""
+    """How many animals match a query, how many of these an operator has edited, and the highest matching id."""
 
     total: int
     edited: int
@@ -120,7 +120,7 @@ class IdempotencyKey(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """Identifies the request. A retry has the same name."""
+        """Returns a name that identifies the request. A retry has the same name."""
         return self.key_id, self.token
 
 
@@ -195,16 +195,16 @@ def is_status(value: object) -> TypeGuard[PetStatus]:
 
 
 def changed_pet(pet: Pet, changes: PetChanges, base: Pet | None = None) -> Pet:
-    """Returns the animal with the changes. `base` is the animal as the operator saw it.
+    """Returns the animal with the changes applied. `base` is the animal as the operator saw it.
 
-    Raises Conflict, and InvalidBody if a new value is not valid.
+    Raises Conflict if someone else has changed the same values, and InvalidBody if a new value is not valid.
     """
     new = given(changes)
     new_pet(msgspec.to_builtins(msgspec.structs.replace(pet, **new)))
     return edited(pet, new, base, PET_UNITS)
 
 
-# A function that returns the error message for these unknown members.
+# A function that returns the error message for the unknown members of a JSON object.
 UnknownMembersFault = Callable[[Sequence[str]], str]
 
 
@@ -238,7 +238,7 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 
 
 def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
-    """Parses a JSON object. Raises InvalidBody, including for invalid UTF-8, NaN and duplicate members."""
+    """Parses a JSON object. Raises InvalidBody, for example for invalid UTF-8, NaN or duplicate members."""
     if not body:
         raise InvalidBody
     repeated = _Repeated()
@@ -273,11 +273,11 @@ class _NotANumber(Exception):
 
 
 def _place(before: str) -> str:
-    """Returns the line and the column at the end of a text, counted from 1."""
+    """Returns the position that follows the text `before`, as a line and a column counted from 1."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-# The closing quote is optional. Otherwise, an unterminated string would take quadratic time.
+# The closing quote is optional. Otherwise, an unterminated string would cause quadratic running time.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))
@@ -285,7 +285,7 @@ _TO_STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")  # 1 and -
 
 
 def _is_too_deep(body: bytes) -> bool:
-    """Whether the body is nested too deeply. Python has a limit, but it differs between versions."""
+    """Whether the body is nested too deeply. Python's own limit differs between versions, so it is not used."""
     if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
         return False
     steps = _STRING.sub(b"", body).translate(_TO_STEPS, _NO_BRACKETS)
@@ -299,7 +299,7 @@ class _Repeated:
         self.names: set[str] = set()
 
     def members_of(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Called by the decoder for each object. Nested objects come first."""
+        """The decoder calls this for each object. Nested objects come before the objects that contain them."""
         within = {""} if self.names else set()
         members = dict(pairs)
         if len(members) != len(pairs):
@@ -380,11 +380,11 @@ def _no_constant(_: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) < 40 else math.inf  # int() rejects thousands of digits
+    return int(digits) if len(digits) < 40 else math.inf  # int() rejects numbers with thousands of digits
 
 
 def _number(text: str) -> int | float:
-    """Parses a number with a decimal point or an exponent. Accepts 1.0 and 1e2 as integers, like JSON Schema.
+    """Parses a number with a decimal point or an exponent. Accepts 1.0 and 1e2 as integers, as JSON Schema does.
 
     Uses Decimal, because a float would lose precision.
     """

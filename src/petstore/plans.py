@@ -16,5 +16,5 @@ PLANS: dict[Plan, Limits | None] = {
     "free": Limits(60, 1_000),
     "pro": Limits(300, 10_000),
     "business": Limits(1_000, 100_000),
-    "enterprise": None,  # limits are set for each key
+    "enterprise": None,  # each key has its own limits
 }

@@ -1,8 +1,8 @@
 """Rate limits and bans, as pure functions. Times are whole milliseconds.
 
 Windows have a fixed length and start with the first request counted in them. An admitted request counts toward both the
-minute window and the day window, and clears the strikes. A refused request counts toward neither, and is a strike. A
-key with too many consecutive strikes is banned. Each further ban within a day is twice as long.
+minute window and the day window, and resets the key's strikes to zero. A refused request counts toward neither window,
+but adds a strike. A key with too many strikes is banned. Each further ban within a day is twice as long.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the maximum of the default threshold
+STRIKES_MAX = 1_000  # the highest possible default threshold
 
 Window = Literal["minute", "day"]
 
@@ -37,7 +37,8 @@ class Windows(NamedTuple):
 class BanPolicy(NamedTuple):
     """When to ban a key and for how long. `length` and `ceiling` are in milliseconds.
 
-    A key with more than `threshold` strikes is banned. 0 means the key's per-minute limit, at most STRIKES_MAX.
+    A key with more than `threshold` strikes is banned. If `threshold` is 0, the threshold is the key's per-minute
+    limit, but at most STRIKES_MAX.
     """
 
     length: int = 60 * SECOND
@@ -54,7 +55,7 @@ class Outcome(IntEnum):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """The decision about a request, with the values for the rate-limit headers. `wait` becomes Retry-After.
 
-    Times are in milliseconds. If the request is refused, `reset` is the time from which requests are admitted again.
+    Times are in milliseconds. If the request is refused, `reset` is the time at which requests are admitted again.
     """
 
     outcome: Outcome
@@ -66,7 +67,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Used(NamedTuple):
-    """The requests counted in a key's open windows, and when its ban ends, in milliseconds (0 if not banned)."""
+    """How many requests are counted in a key's open windows, and when its ban ends.
+
+    The end of the ban is in milliseconds, or 0 if the key is not banned.
+    """
 
     minute: int
     day: int
@@ -81,7 +85,10 @@ _new = tuple.__new__  # twice as fast as calling the named tuple's class
 
 
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
-    """Decides on one request with a key. Returns the decision, and the windows to store (`w` if nothing changed)."""
+    """Decides whether to admit a request with a key. Returns the windows to store and the decision.
+
+    If there is nothing new to store, the returned windows are `w` itself.
+    """
     minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
 
@@ -90,7 +97,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
             return w, _refusal(BANNED, w, limits, now)
         ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # A window that starts further in the future than its own length is not open; the clock must have been set back.
+    # If a window starts further in the future than its own length, the clock has been set back. Ignore such a window.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute
@@ -106,7 +113,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
         else:
             day_start, day_used = now, 1
         after = _new(Windows, (minute_start, minute_used, day_start, day_used, 0, ban_start, ban_end, bans))
-        if day_left <= minute_left:  # in a tie, the headers show the longer window
+        if day_left <= minute_left:  # if both are equal, the headers show the longer window
             return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, day_start + DAY - now)
         reset = minute_start + MINUTE
         return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, reset, reset - now)
@@ -124,8 +131,8 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
     """Returns a refusal that describes the exhausted window that ends last, or the ban if it ends even later.
 
-    Windows that are over have an end in the past, so they are never chosen. Windows in the future are included, because
-    the client's next request would be refused because of them.
+    Windows that have already ended are never chosen, because the window or ban that caused the refusal ends later.
+    Windows that start in the future are included, because they would cause the client's next request to be refused.
     """
     minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
     per_minute, per_day = limits
@@ -139,7 +146,10 @@ def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision
 
 
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
-    """Decides on one request from an address. Returns the window's start and count to store, and the decision."""
+    """Decides whether to admit a request from an address.
+
+    Returns the start and the count of the window to store, and the decision.
+    """
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
     reset = start + MINUTE
@@ -149,7 +159,7 @@ def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int
 
 
 def used(w: Windows, now: int) -> Used:
-    """Returns how many requests count in a key's windows at the time `now`, and when its ban ends."""
+    """Returns how many requests are counted in a key's open windows at time `now`, and when its ban ends."""
     return Used(
         minute=w.minute_used if -MINUTE < now - w.minute_start < MINUTE else 0,
         day=w.day_used if -DAY < now - w.day_start < DAY else 0,

@@ -41,17 +41,17 @@ from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between writes of usage to the store
 ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should see them within five seconds
-EXPIRING_SECONDS = 14 * 86_400.0  # a key counts as expiring this long before it expires
-COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions, which take 20 µs per key
+EXPIRING_SECONDS = 14 * 86_400.0  # keys that expire within this time are counted as expiring
+COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions; a collection takes 20 µs per key
 DESCRIPTORS_MAX = 65_536
-DESCRIPTORS_RESERVED = 128  # file descriptors for files, backends and listening sockets
+DESCRIPTORS_RESERVED = 128  # file descriptors reserved for files, backends and listening sockets
 
 
 class Service:
     """One worker: the app, its backends, and the periodic tasks."""
 
     def __init__(self, settings: Settings, *, supervised: bool, certificate_expires: float | None = None) -> None:
-        """`supervised` means that the parent is our main process. The worker then exits if its parent dies."""
+        """If `supervised` is true, the worker exits when its parent process, the supervisor, dies."""
         self._settings = settings
         self._supervised = supervised
         self._certificate_expires = certificate_expires
@@ -63,14 +63,14 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # including usage from killed workers
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # also writes usage from killed workers
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything loaded so far stays in memory, so the garbage collector does not need to scan it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        # Let the writer thread wait 20 µs instead of 5 ms for the interpreter lock. Creates become 7% faster.
+        # Let the writer thread wait 20 µs instead of 5 ms for the interpreter lock. This makes creates 7% faster.
         sys.setswitchinterval(0.00002)
         return self.app
 
@@ -99,7 +99,7 @@ class Service:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if self._supervised and os.getppid() != parent:  # otherwise the orphan would hold the port forever
+            if self._supervised and os.getppid() != parent:  # an orphaned worker would hold the port forever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             now = time.perf_counter()
@@ -115,7 +115,10 @@ class Service:
                 self._flushing_errors = asyncio.create_task(self._flush_errors())
 
     async def _flush_usage(self, *, of_all: bool) -> None:
-        """Writes the usage. All measures get the same time, so that charts show errors and admissions in one bar."""
+        """Writes the usage to the store.
+
+        All measures get the same time, so that charts show errors and admissions in the same bar.
+        """
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the gate keeps the totals
@@ -143,7 +146,7 @@ def measure_node(settings: Settings) -> None:
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # with PostgreSQL, the file would be left over from an earlier embedded store
+    if embedded_store:  # with PostgreSQL, any such file is left over from an earlier embedded store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -160,12 +163,12 @@ def measure_node(settings: Settings) -> None:
 
 def serve(settings: Settings) -> None:
     """Runs the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # held even while no worker is running
+    with shared_lock(settings.data):  # hold the lock even while no worker is running
         # Load the certificate before forking, because its file may have changed by the time a worker is replaced.
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        predecessor = Handover.from_environment()  # after everything that can fail; see keep_previous_workers
+        predecessor = Handover.from_environment()  # must follow everything that can fail; see keep_previous_workers
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
@@ -191,7 +194,10 @@ def keep_previous_workers(error: Exception) -> None:
 
 
 def new_backends(settings: Settings) -> list[str]:
-    """Returns which of `store` and `gate` differ from the running service. Only for a trial start."""
+    """Returns which of `store` and `gate` have a different URL than in the running service.
+
+    Used only during a trial start.
+    """
     running = running_digests()
     return [name for name, digest in _digests_of(settings).items() if running.get(name, digest) != digest]
 
@@ -230,7 +236,7 @@ def _work(
 
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
-    """Returns a server. Its limits depend on the settings and on the number of available file descriptors."""
+    """Returns a server whose limits depend on the settings and on the number of available file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, DESCRIPTORS_MAX) if hard > 0 else DESCRIPTORS_MAX
     if soft < wanted:
@@ -252,7 +258,7 @@ def check_console_packages() -> None:
     try:
         import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
 
-        import petstore.console.app  # noqa: F401  # imports the others
+        import petstore.console.app  # noqa: F401  # imports the other packages
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
 
@@ -293,7 +299,7 @@ class AsgiService:
     def __init__(self, settings: Settings) -> None:
         """Raises OperatorError if the certificate is not valid."""
         expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
-        # Not supervised, because the parent may be a shell that exits before the server does.
+        # The worker is not supervised, because its parent may be a shell that exits before the server does.
         self._service = Service(settings, supervised=False, certificate_expires=expires)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:

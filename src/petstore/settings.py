@@ -14,7 +14,7 @@ from petstore.keys import LIMIT_MAX, Environment
 from petstore.usage import USAGE_DAYS
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
-HOST_MAX = 300  # characters in a host name with its port; DNS names are shorter
+HOST_MAX = 300  # the maximum length of a host name and port; DNS names are shorter
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # The minimum and maximum of each numeric setting.
 RANGES = {
@@ -115,7 +115,7 @@ def _check_networks(option: str, networks: tuple[str, ...]) -> None:
 
 
 def check_base_url(option: str, url: str | None) -> None:
-    """Raises OperatorError if appending the version segment to this URL would not give a valid base address."""
+    """Raises OperatorError if appending the version segment to this URL would not produce a valid base address."""
     if url is None:
         return
     if not url.isascii():
@@ -141,7 +141,7 @@ def is_base_url(url: str) -> bool:
 def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
     """Whether this Host header matches --staging-url.
 
-    The ports must match only if --staging-url has a port or --public-url has the same host name.
+    The ports are compared only if --staging-url includes a port or --public-url has the same host name.
     """
     return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
 
@@ -169,8 +169,8 @@ def _name(url: SplitResult) -> str:
 def without_password(url: str) -> str:
     """Removes passwords from a URL's login and query, for messages and the audit log.
 
-    Returns `scheme://…` if the URL is ambiguous. If a password contains an unescaped `/`, `?`, `#` or `@`, the parser
-    would mistake part of it for the host, the port, the path or the query.
+    Returns `scheme://…` if the URL is ambiguous, for example because a password contains an unescaped `/`, `?`, `#` or
+    `@`. In that case, the parser would mistake part of the password for the host, the port, the path or the query.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:

@@ -1,20 +1,20 @@
 """The deadline for a request, and the timeouts for its steps, which are fractions of the deadline.
 
-The deadline limits how long clients wait (see `web/deadlines.py`). The timeouts do not have to add up to it. With them,
-each step can release its resources and report the cause before the deadline passes.
+The deadline limits how long clients wait (see `web/deadlines.py`). The timeouts do not have to add up to the deadline.
+They let each step release its resources and report the cause of a delay before the deadline passes.
 """
 
 from typing import NamedTuple
 
 
 class Timeouts(NamedTuple):
-    """A deadline and its timeouts, in seconds. The default is the deadline for clients."""
+    """A deadline and its timeouts, in seconds. The default is the deadline for clients' requests."""
 
     deadline: float = 2.0
 
     @property
     def reserve(self) -> float:
-        """A write with less time left than this is refused instead of being added to a batch."""
+        """The time that a write must have left to be added to a batch. Writes with less time left are refused."""
         return 0.15 * self.deadline
 
     @property
@@ -24,7 +24,7 @@ class Timeouts(NamedTuple):
 
     @property
     def step(self) -> float:
-        """The timeout for acquiring one lock or connection, or for running one statement, in the store."""
+        """The timeout for one step in the store: acquiring a lock or a connection, or running a statement."""
         return 0.6 * self.deadline
 
     @property
@@ -34,19 +34,19 @@ class Timeouts(NamedTuple):
 
     @property
     def gate(self) -> float:
-        """The timeout for sending one batch of calls to Redis. After this, the gate uses the fallback."""
+        """The timeout for one batch of calls to Redis. After a timeout, the gate uses the fallback."""
         return 0.5 * self.deadline
 
     @property
     def gate_connection(self) -> float:
-        """The timeout for connecting to Redis, as part of a batch."""
+        """The timeout for connecting to Redis, which counts toward the timeout for the batch."""
         return 0.8 * self.gate
 
     @property
     def gate_sentinel(self) -> float:
-        """The timeout for one Sentinel. If three do not respond, there is still time to try one more."""
+        """The timeout for asking one Sentinel. Even if three do not respond, there is still time to ask a fourth."""
         return 0.3 * self.gate
 
 
 CLIENT = Timeouts()
-OPERATOR = Timeouts(25.0)  # the machine may be busy, or a migration may be running
+OPERATOR = Timeouts(25.0)  # longer, because the machine may be busy or a migration may be running

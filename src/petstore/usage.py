@@ -1,4 +1,4 @@
-"""Usage: requests counted per key and time interval, and the time spans for which it is shown."""
+"""Usage: the number of requests per key and time interval, and the time spans that tables and charts cover."""
 
 import calendar
 import re
@@ -10,9 +10,10 @@ from urllib.parse import quote
 from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# The measures of a key. The gate counts `admitted`, which includes errors. Workers count the others.
+# The measures for requests with a valid key. The gate counts `admitted` requests, including requests that cause an
+# error. Workers count the other measures.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures for requests without a valid key. Workers count each request in exactly one measure.
+# The measures for requests without a valid key. Workers count each such request in exactly one of these measures.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -27,16 +28,16 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Usage per key and day and total usage per hour are kept forever. Usage for shorter intervals is kept this long.
-MINUTES_KEPT = 2 * HOUR
-USAGE_DAYS = 400  # by default, usage per key and hour is kept for this many days
-TOTAL_MINUTES_KEPT = 26 * HOUR
-RECENT_ERRORS = 20  # number of errors kept for each key
+# Each key's usage per day and the total usage per hour are kept forever. Usage for shorter intervals expires.
+MINUTES_KEPT = 2 * HOUR  # how long each key's usage per minute is kept
+USAGE_DAYS = 400  # by default, each key's usage per hour is kept for this many days
+TOTAL_MINUTES_KEPT = 26 * HOUR  # how long the total usage per minute is kept
+RECENT_ERRORS = 20  # the number of errors kept for each key
 PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """The number of requests in one measure for one key, in the interval that began at `start` (Unix seconds)."""
+    """How many of a key's requests were counted in one measure. The interval began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -55,7 +56,7 @@ class OperationUsage(NamedTuple):
 
 
 class AdmissionTotal(NamedTuple):
-    """How many requests for an operation the gate has admitted with a key. Within an epoch, it never decreases.
+    """How many of a key's requests for an operation the gate has admitted. The total never decreases within an epoch.
 
     If a gate loses its totals, it starts a new epoch and counts from zero.
     """
@@ -80,7 +81,10 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """The number of requests in one measure for all keys together, or for requests without a valid key."""
+    """How many requests were counted in one measure, either for all keys together or without a valid key.
+
+    The interval began at `start` (Unix seconds).
+    """
 
     start: int
     measure: Measure
@@ -105,14 +109,14 @@ class Span(NamedTuple):
     """A time span that ends now, and how it is divided into intervals for tables and charts."""
 
     length: int
-    interval: Interval  # of the rows that are summed up for each key
+    interval: Interval  # the interval of the usage rows that are added up for each key
     bar: int  # seconds per bar in the chart of all requests
-    total_interval: Literal[60, 3600]  # of the rows in that chart
+    total_interval: Literal[60, 3600]  # the interval of the usage rows in the chart of all requests
     key_bar: int  # seconds per bar in the chart of one key
-    usage_interval: Interval  # of the rows in that chart
+    usage_interval: Interval  # the interval of the usage rows in the chart of one key
 
     def since(self, now: float) -> int:
-        """Returns the start of the span. Its last interval contains `now`."""
+        """Returns the start of the span. The span's last interval contains `now`."""
         return int(now) // self.interval * self.interval + self.interval - self.length
 
     def bars(self, now: float, seconds: int) -> list[int]:
@@ -131,13 +135,13 @@ SPANS: dict[SpanName, Span] = {
 
 def path_to_keep(path: str) -> str:
     """Returns the path as printable ASCII, without API keys, and truncated to fit in a table."""
-    # Remove keys before shortening, because a truncated key would not be recognised.
+    # Remove keys before truncating the path, because a truncated key might not be recognised.
     kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"
 
 
 def calendar_month(text: str) -> tuple[Span, int]:
-    """Returns the span of a month (UTC) such as `2026-10`, and its last second. Raises ValueError."""
+    """Returns the span of a UTC month such as `2026-10`, and the Unix time of its last second. Raises ValueError."""
     if not _MONTH(text):
         raise ValueError(f"{text!r} is not a month; write it like 2026-10.")
     year, month = int(text[:4]), int(text[5:])

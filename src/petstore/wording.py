@@ -5,12 +5,12 @@ import time
 from datetime import UTC, datetime
 
 # Control characters, line separators, directional marks and lone surrogates, which could confuse a terminal or an
-# editor. All of these fit in four hexadecimal digits.
+# editor. All of these code points fit in four hexadecimal digits.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, for example as `\\u001b`. Single-line JSON keeps its meaning."""
+    """Escapes control characters, for example as `\\u001b`. This does not change the meaning of single-line JSON."""
     return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -232,7 +232,7 @@ def test_at_most_20_000_calls_wait_for_the_gate(redis: Redis, tmp_path: Path) ->
         calls = (gate.admit("live", "key_a", PLENTY, version, NOW, "other") for _ in range(20_020))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False] * 20_000 + [True] * 20
-        assert {str(outcome) for outcome in outcomes[20_000:]} == {"too many requests wait for the gate"}
+        assert {str(outcome) for outcome in outcomes[20_000:]} == {"too many requests are waiting for the gate"}
         await ask(gate, "key_a", PLENTY)
 
     GatePlace(tmp_path, redis.url()).use(work, REFUSE)

@@ -1,6 +1,6 @@
-"""The protocol of the gate, which makes one atomic decision in shared state for each request.
+"""The gate's protocol. For each request, the gate decides in one atomic step whether to admit the request.
 
-`admit` checks for a ban and enforces the limits per minute and per day. In the same step, it checks that the caller's
+`admit` checks for a ban and enforces the per-minute and per-day limits. In the same step, it checks that the caller's
 copy of the key is current, and returns the versions of the catalogue. Workers use these versions to decide whether a
 cached page is still valid.
 """
@@ -21,15 +21,15 @@ from petstore.usage import AdmissionTotal
 # Files in the data directory. If the gate is in Redis, the second file is used while Redis is unavailable.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
-VALID_SECONDS = 30 * 86_400  # how long a mark set by `mark_valid` lasts
-DIGEST_LENGTH = 16  # how many bytes of the digest are used to name a mark
+VALID_SECONDS = 30 * 86_400  # how many seconds a mark set by `mark_valid` lasts
+DIGEST_LENGTH = 16  # a mark is named after this many bytes of the key's digest
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
     "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
 )  # fmt: skip
 
-CatalogueVersion = tuple[int, int]  # the versions of `added` and of `edited`
+CatalogueVersion = tuple[int, int]  # the version numbers of the changes `added` and `edited`
 
 
 class Ban(NamedTuple):
@@ -42,7 +42,7 @@ class Ban(NamedTuple):
 
 
 class Gate(Protocol):
-    """The gate. All methods except `close` raise Unavailable if it is unavailable. `now` is in Unix seconds."""
+    """The gate. All methods except `close` raise Unavailable during an outage. `now` is in Unix seconds."""
 
     immediate: bool  # whether calls return without waiting for another machine
 
@@ -55,36 +55,36 @@ class Gate(Protocol):
         now: float,
         operation: OperationName,
     ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
-        """Decides on one request with a key. Returns the decision and the current versions of the catalogue.
+        """Decides whether to admit a request with a key. Returns the decision and the catalogue's current versions.
 
         An admitted request is counted for its operation in the same step (see `admissions`).
 
-        `keys_version` is the version at which the caller read `limits`. If any key has changed since then, nothing is
-        counted and the result is None. The caller must then reread the key and try again.
+        `keys_version` is the version that was current when the caller read `limits`. If any key has changed since then,
+        counts nothing and returns None. The caller must then reread the key and try again.
         """
 
     def admit_address(self, environment: Environment, address: str, now: float) -> Awaitable[Decision]:
-        """Decides on one request without a valid key."""
+        """Decides whether to admit a request without a valid key."""
 
     async def peek_address(self, environment: Environment, address: str, now: float) -> Decision:
-        """Returns the decision for a request from this address, without counting it."""
+        """Returns the decision for a request from this address, without counting the request."""
 
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Increments the version of each kind of change in one step, so that workers stop using cached values."""
+        """Increments the versions for these changes in one step, so that workers stop using outdated cached values."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        """Marks the key with this digest as valid for 30 days, or removes the mark. All workers see marks."""
+        """Marks the key with this digest as valid for 30 days, or removes its mark. All workers can see the mark."""
 
     async def was_valid(self, digest: bytes) -> bool:
         """Whether a worker has marked the key with this digest as valid."""
 
     async def lift(self, key_id: str) -> bool:
-        """Ends a key's ban and clears its earlier bans. Returns False if it had none."""
+        """Ends a key's ban and resets its number of bans to zero. Returns False if the key had no bans."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
-        """Returns each key's windows, in the order of the ids."""
+        """Returns each key's windows, in the same order as the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
         """Yields all keys' windows in batches. A key may appear twice."""
@@ -96,10 +96,10 @@ class Gate(Protocol):
         """Yields admission totals in batches, for these keys or for all keys. A total may appear twice."""
 
     def degraded(self) -> bool:
-        """Whether the fallback is in use. Limits then apply to each node separately."""
+        """Whether the fallback is in use. If so, limits apply to each node separately."""
 
     async def sweep(self, now: float) -> None:
-        """Removes some expired records. Called about once a second."""
+        """Removes some of the expired records. Called about once a second."""
 
     async def close(self) -> None:
         """Closes files and connections. Can be called repeatedly. Calls in flight raise Unavailable."""
@@ -109,7 +109,7 @@ class GatePolicy(NamedTuple):
     """The operator's settings for the gate.
 
     `given_clock` is for tests. It makes a gate in Redis use the caller's `now` instead of the Redis clock. `counted`
-    lists the operations for which admissions are counted, ordered by number.
+    lists the operations whose admissions are counted, in the order of their numbers.
     """
 
     bans: BanPolicy = BanPolicy()
@@ -125,7 +125,7 @@ def gate_file(url: str | None, data: Path) -> Path:
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """Opens the gate at the URL or, if it is None, in the data directory. Must be called in a running event loop.
+    """Opens the gate at the URL or, without a URL, in the data directory. Must be called in a running event loop.
 
     Raises OperatorError if the URL is not valid or if this version does not recognise the file. Raises Unavailable if
     the file cannot be opened.
@@ -163,7 +163,10 @@ async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
 
 
 def bucket_of(address: str) -> bytes:
-    """Returns an IPv4 address or, because a client usually has a whole /64 network, an IPv6 address's network."""
+    """Returns the bytes of an IPv4 address, or of the /64 network that contains an IPv6 address.
+
+    Clients with IPv6 usually have a whole /64 network.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

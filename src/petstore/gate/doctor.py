@@ -19,7 +19,7 @@ REDIS_TIMEOUT = 2.0  # seconds
 class GateReport(NamedTuple):
     faults: list[str]
     about: str
-    ahead: float = 0.0  # how many seconds the gate's clock is ahead of this machine's
+    ahead: float = 0.0  # how many seconds the gate's clock is ahead of this machine's clock
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
@@ -69,7 +69,10 @@ async def _check_server(name: str, link: "SingleLink") -> GateReport:
 
 
 def _lossy_settings(name: str, info: dict[str, str]) -> list[str]:
-    """Returns a message for each Redis setting that could lose counters. Skips settings that INFO does not report."""
+    """Returns a message for each Redis setting that can cause counters to be lost.
+
+    Skips settings that INFO does not report.
+    """
     faults = []
     if info.get("maxmemory", "0") != "0" and info.get("maxmemory_policy") != "noeviction":
         faults.append(f"{name} evicts records when its memory is full: set maxmemory-policy noeviction")

@@ -1,4 +1,4 @@
-"""A gate in Redis with a fallback: while Redis is unavailable, it uses local counters."""
+"""A gate in Redis that falls back to local counters while Redis is unavailable."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class FallbackGate:
-    """Uses Redis or, if it is unavailable, a file shared by this node's workers. Limits then apply to each node.
+    """Uses Redis or, during an outage, a file shared by this node's workers.
 
-    The file's version of the keys never equals the version in Redis. As a result, a worker rereads each key when an
-    outage begins and when it ends. During an outage, workers also reread keys once a second. Every request then gets
-    unique versions of the catalogue, so that no page is served from the cache.
+    During an outage, limits apply to each node separately, and workers reread keys once a second. Every request gets
+    unique versions of the catalogue, so that no page is served from the cache. The file's version of the keys never
+    equals the version in Redis, so a worker also rereads each key when an outage begins and when it ends.
 
     If one shard of a Cluster fails, the file is used only for that shard's keys.
     """
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has already checked `keys_version`. Use the version in the
-                # file. Otherwise, the versions would never match, and the worker would reread the key forever.
+                # Only this key's shard is down, and Redis has already checked `keys_version`. Pass the file's own
+                # version. Otherwise, the versions would never match, and the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -69,10 +69,10 @@ class FallbackGate:
         return await self._either(lambda gate: gate.keys_version(environment))
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Announces changes, which reach only this node during an outage.
+        """Announces changes. During an outage, the announcements reach only this node's workers.
 
-        Other nodes do not need them. During an outage, they use no cached pages and reread keys every second. After the
-        outage, each node's first batch announces every kind of change.
+        Other nodes do not need them, because they use no cached pages during an outage and reread keys every second.
+        After the outage, each node's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. If the error is QueueFull, raises it instead, because Redis is available."""
+        """Returns the fallback. If the error is QueueFull, raises the error instead, because Redis is available."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

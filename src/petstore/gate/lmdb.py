@@ -1,9 +1,9 @@
 """The gate for a single machine: a memory-mapped LMDB file shared by the workers and the command line.
 
 LMDB's write lock makes each transaction atomic across processes, and is released if its holder is killed. The file is
-not synced while it is in use. The kernel keeps the written pages, so only a power cut can lose counters (see
-recovery.py). Disk space is allocated before the file is mapped, so that a full disk causes an error and not a SIGBUS.
-The gate is not thread-safe.
+not synced while it is in use. The kernel keeps the written pages, so counters can be lost only in a power cut (see
+recovery.py). Disk space is allocated in advance, so that a full disk causes an error instead of a SIGBUS. The gate is
+not thread-safe.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records per transaction in a sweep; blocks the event loop for half a millisecond
+SWEEP_BATCH = 250  # records that a sweep checks per transaction, which blocks the event loop for half a millisecond
 SWEEP_BATCHES_MAX = 40  # batches per sweep
-SWEEP_PERIOD = 120  # sweeps, at one per second, that it takes to check every record
+SWEEP_PERIOD = 120  # every record is checked once in this many sweeps; there is one sweep per second
 READ_BATCH = 1_000
-STEPS_MAX = 100  # steps per transaction; these may block other workers for about 300 µs
+STEPS_MAX = 100  # steps per transaction; this many steps can block other workers for about 300 µs
 
-# The first byte of a record's name says what kind of record it is. Only addresses and marks expire (see _sweep).
+# The first byte of a record's name is the kind of record. Only address records and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
-_versions = struct.Struct(f"<{len(CHANGES)}Q")  # in the order of CHANGES: added, edited, keys
+_versions = struct.Struct(f"<{len(CHANGES)}Q")  # one version for each of CHANGES: added, edited, keys
 _valid = struct.Struct("<q")  # when the mark expires
 _NEW_ADDRESS = _address.pack(0, 0)
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class LmdbGate:
-    """Implements `Gate`, which documents the methods."""
+    """Implements `Gate`. The methods are documented there."""
 
     immediate = True
 
@@ -67,7 +67,10 @@ class LmdbGate:
         sweep_batch: int = SWEEP_BATCH,
         sweep_batches_max: int = SWEEP_BATCHES_MAX,
     ) -> None:
-        """Opens the file. Raises OperatorError if this version does not recognise it, or Unavailable if that fails."""
+        """Opens or creates the file.
+
+        Raises OperatorError if this version does not recognise the file, or Unavailable if it cannot be opened.
+        """
         self._bans = policy.bans
         self._address_per_minute = policy.address_per_minute
         self._counted = policy.counted
@@ -127,7 +130,7 @@ class LmdbGate:
         if keys != keys_version:
             return None
         record = txn.get(name, EMPTY)
-        before: Windows = unpack_fields(record)  # type: ignore[assignment]  # the rules only unpack it
+        before: Windows = unpack_fields(record)  # type: ignore[assignment]  # `admit` accepts any tuple
         after, decision = admit(before, limits, self._bans, now)
         if after is not before:
             if decision.outcome is ADMITTED:
@@ -236,9 +239,9 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # Check more records if the file is large, because requests without a key may come from many addresses.
+            # Requests without a key can create records for many addresses, so check more batches if the file is large.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
-            self._env.reader_check()  # frees pages that LMDB is keeping for readers that were killed
+            self._env.reader_check()  # frees pages that LMDB keeps for readers that were killed
         except lmdb.Error as error:
             raise self._failed(Unavailable(f"the gate file cannot be used: {error}")) from error
         for _ in range(min(batches, self._sweep_batches_max)):
@@ -292,7 +295,7 @@ class LmdbGate:
 
 
 def new_versions() -> bytes:
-    """Returns the initial versions, which start at the current time so that they differ from any earlier file's."""
+    """Returns the initial versions. Each version is the current time, so that it differs from all earlier versions."""
     return _versions.pack(*[time.time_ns()] * len(CHANGES))
 
 
@@ -312,7 +315,10 @@ class GroupCommit:
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
-        """Calls `step` with a transaction and the values, and returns a future for its result. May call it twice."""
+        """Schedules a call to `step` with a transaction and the values. Returns a future for its result.
+
+        If the transaction is retried, `step` is called again.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._waiting.append((future, step, values))
@@ -332,7 +338,7 @@ class GroupCommit:
                     future.set_exception(error)
             return
         for (future, _, _), result in zip(steps, results, strict=True):
-            if not future.done():  # it is done if the request was cancelled
+            if not future.done():  # the future is already done if the request was cancelled
                 future.set_result(result)
 
 
@@ -341,7 +347,10 @@ def _address_name(environment: Environment, address: str) -> bytes:
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
-    """Checks `count` records, beginning at the name `start`, and removes expired ones. Returns the next name."""
+    """Checks up to `count` records, starting at the name `start`, and removes those that have expired.
+
+    Returns the name of the next record, or an empty name if all records have been checked.
+    """
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
         while found and count:
@@ -351,7 +360,7 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                 old = now - _address.unpack(value)[0] >= MINUTE
             elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
-            if kind == KEY:  # key records never expire, because their counts are needed; skip them
+            if kind == KEY:  # skip all key records, which never expire because their counts are needed
                 found = cursor.set_range(VALID)
             else:
                 found = cursor.delete() if old else cursor.next()  # delete() also moves to the next record
@@ -361,10 +370,10 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """Opens or creates the file, and keeps other processes from opening or enlarging it. Raises OSError.
+    """Opens or creates the file, and holds a lock that keeps others from opening or enlarging it. Raises OSError.
 
     LMDB truncates the file to the size that it maps. Without this lock, another process could enlarge the file after
-    this one has read its size, and this process would then truncate it.
+    this process has read its size, and this process would then truncate the file.
     """
     file = open_file(path)
     try:

@@ -1,4 +1,4 @@
-"""The binary record that stores a key's state. Both gates and admit.lua use the same format.
+"""The binary format of the record that stores a key's state. Both gates and admit.lua use this format.
 
 New fields may be added only at the end. Missing bytes are read as zeros, and unknown bytes at the end are preserved.
 Versions of the service with different operations can therefore share a gate, and adding an operation does not require a
@@ -15,8 +15,8 @@ from petstore.rate_limits import Windows
 from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
-_origin = struct.Struct("<2q")  # the environment's index, and the epoch (0 if nothing has been counted)
-_count = struct.Struct("<q")  # the admissions for one operation; there is one count per operation, ordered by number
+_origin = struct.Struct("<2q")  # the environment's index, and the epoch, which is 0 if nothing has been counted
+_count = struct.Struct("<q")  # the number of admissions for one operation; counts are in the order of operation numbers
 _WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
@@ -44,7 +44,10 @@ def with_windows(record: bytes, w: Windows) -> bytearray:
 
 
 def with_admission(record: bytes, w: Windows, environment: Environment, number: int) -> bytearray:
-    """Like `with_windows`, but also counts one admission for an operation. The first admission starts an epoch."""
+    """Returns the record with new windows and one more admission for an operation.
+
+    The first admission starts an epoch.
+    """
     changed = bytearray(record)
     _windows.pack_into(changed, 0, *w)
     place = _COUNTS + number * _WIDTH
@@ -59,14 +62,14 @@ def with_admission(record: bytes, w: Windows, environment: Environment, number: 
 
 
 def valid_record(stored: bytes | None) -> bytes:
-    """Returns the stored record, or an empty one if it is missing or has an invalid size."""
+    """Returns the stored record, or an empty record if the stored record is missing or has an invalid size."""
     return stored if stored is not None and len(EMPTY) <= len(stored) <= SIZE_MAX else EMPTY
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """Returns the admission totals in a record. `names` are the operations, ordered by number.
+    """Returns the admission totals in a record. `names` are the operations in the order of their numbers.
 
-    Ignores invalid values, so that one bad record does not prevent the collection of other keys' totals.
+    Ignores invalid values, so that other keys' totals can be collected even if one record is damaged.
     """
     if len(record) < _COUNTS:
         return []
@@ -76,6 +79,6 @@ def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) ->
     counts = struct.unpack_from(f"<{(len(record) - _COUNTS) // _WIDTH}q", record, _COUNTS)
     return [
         AdmissionTotal(ENVIRONMENTS[environment], key_id, name, epoch, count)
-        for name, count in zip(names, counts, strict=False)  # other versions may count more or fewer operations
+        for name, count in zip(names, counts, strict=False)  # other releases may count more or fewer operations
         if 0 < count < COUNT_MAX
     ]

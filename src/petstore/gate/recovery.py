@@ -5,11 +5,12 @@ pages. After a power cut, the file may contain a mix of old and new pages. LMDB 
 though counters are wrong. To detect this, Petstore keeps a note next to the file. The note contains the machine's boot
 id, or the word "synced" if the whole file is on disk.
 
-- If the note has a different boot id, the file is damaged and is renamed. The same applies if there is a note and LMDB
-  cannot read the file.
+- If the note contains a different boot id, the file may be damaged and is renamed. The file is also renamed if there is
+  a note and LMDB cannot read the file.
 - If LMDB can read the file but its format record is missing or unknown, Petstore refuses to use or change the file.
 - If there is no note and LMDB cannot read the file, Petstore has never used it and refuses to use or change it.
-- If the file is empty or has no records, the process that created it was killed. The next start initialises the file.
+- If the file is empty or contains no records, the process that created it was killed before it could initialise the
+  file. The next start initialises it.
 """
 
 import contextlib
@@ -25,10 +26,10 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.files import read_text, replacing, sync
 from petstore.observability.logs import event
 
-# The format record is written in the same transaction as the initial versions. Its name starts with the same byte.
+# The format record and the initial versions are written in one transaction. Their names start with the same byte.
 FORMAT_RECORD, FORMAT = b"vformat", b"1"
 
-# What the note can contain instead of a boot id.
+# The words that the note can contain instead of a boot id.
 SYNCED = "synced"
 UNKNOWN_BOOT = "unknown"  # the file is in use, but the boot id could not be read
 
@@ -42,20 +43,20 @@ def mark_in_use(path: Path) -> None:
 
 def mark_clean(path: Path) -> None:
     """Syncs the file and updates the note. Must be called only if no process is using the file."""
-    with contextlib.suppress(OSError):  # if this fails, the file may be renamed after a reboot, which is safe
+    with contextlib.suppress(OSError):  # if this fails, the file is considered damaged after a reboot, which is safe
         sync(path)
         _write_note(path, SYNCED)
 
 
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
-    """Whether the file is safe from damage by a power cut. Reads only the note.
+    """Whether the note shows that the file has not been damaged by a power cut. Does not read the file.
 
     `in_use` says whether a process is using the file. If so, the machine cannot have rebooted since the note was
-    written, so an unknown boot id is treated as the current one.
+    written, so an unknown boot id is treated as the current boot id.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # the file is new and has no note, or there is no permission, which opening the file will report
+    except OSError:  # there is no note yet, or it is not readable, which will be reported when the file is opened
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
@@ -98,7 +99,8 @@ def check_format(path: Path) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
-        # If there is no lock file, no process has the file open. Do not use locking then, so that none is created.
+        # If there is no lock file, no process has the file open. Disable locking in this case, so that LMDB does not
+        # create a lock file.
         lock = _lock_file(path).exists()
         with lmdb.open(str(path), subdir=False, readonly=True, lock=lock) as env, env.begin() as txn:
             is_new, found = env.stat()["entries"] == 0, txn.get(FORMAT_RECORD, b"")
@@ -121,7 +123,7 @@ def not_recognised(path: Path) -> OperatorError:
 def readable(path: Path, *, in_use: bool = False) -> bool:
     """Whether LMDB can read the whole file. Reads it in a child process, because a damaged file can cause a SIGBUS.
 
-    Set `in_use` if other processes may be writing to the file. It is then read with LMDB's locking enabled.
+    Set `in_use` if other processes may be writing to the file. This enables LMDB's locking.
     """
     child = os.fork()
     if child == 0:
@@ -132,7 +134,7 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
-                    pass  # copies each name and value, so every page is read
+                    pass  # iterating copies each name and value, so every page is read
                 code = 0
         finally:
             os._exit(code)
@@ -156,7 +158,7 @@ def _lock_file(path: Path) -> Path:
 
 
 def _write_note(path: Path, text: str) -> None:
-    """Writes the note and syncs its content and its directory. Raises OSError."""
+    """Writes the note, and syncs the note and its directory to disk. Raises OSError."""
     note = _note(path)
     with contextlib.suppress(FileNotFoundError):
         if read_text(note) == text:

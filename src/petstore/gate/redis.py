@@ -1,7 +1,7 @@
 """The gate for several machines: a Lua script that runs in Redis or Valkey and uses the server's clock.
 
 The calls made in one iteration of the event loop are sent as one batch. Calls made while a batch is in flight form the
-next batch. Each caller only awaits a future, so cancelling one caller cannot mix up the replies to others.
+next batch. Each caller only awaits a future, so cancelling one caller cannot mix up the replies for other callers.
 """
 
 import asyncio
@@ -35,7 +35,10 @@ NO_LIMITS = Limits(0, 0)
 
 
 class QueueFull(Unavailable):
-    """Too many calls are waiting for Redis. It is available, so using the fallback would exceed the limits."""
+    """Too many calls are waiting for Redis.
+
+    Redis is still available. If the fallback were used, more requests would be admitted than the limits allow.
+    """
 
 
 class Batch:
@@ -43,8 +46,8 @@ class Batch:
 
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
-        self.announced = 0  # one bit for each version
-        self.versions: list[asyncio.Future[Versions]] = []  # the callers waiting for the versions
+        self.announced = 0  # the changes to announce, with one bit for each version
+        self.versions: list[asyncio.Future[Versions]] = []  # for callers that are waiting for the versions
 
     def fail(self, error: Exception) -> None:
         futures: list[asyncio.Future[Any]] = [*(call.future for call in self.calls), *self.versions]
@@ -54,7 +57,7 @@ class Batch:
 
 
 class RedisGate:
-    """Implements `Gate`, which documents the methods."""
+    """Implements `Gate`. The methods are documented there."""
 
     immediate = False
 
@@ -75,7 +78,7 @@ class RedisGate:
         self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
-        # Announce all changes after an outage or a failover, because versions may have been lost.
+        # After an outage or a failover, versions may have been lost, so the next batch announces all changes.
         self._announce_all = True
         self._closed = False
 
@@ -92,7 +95,7 @@ class RedisGate:
     ) -> tuple[Decision, CatalogueVersion] | None:
         record, what = script.key_record(key_id), script.KEY_OPERATION[environment]
         versions, result = await self._call(record, what, now, limits, keys_version, self._number[operation])
-        if result[0] == script.OUTDATED:  # admit.lua has compared the versions of the keys
+        if result[0] == script.OUTDATED:  # a key has changed since the caller read the limits
             return None
         return decision_of(result), script.catalogue_version(versions, environment)
 
@@ -143,8 +146,8 @@ class RedisGate:
         return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
 
     async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        # Unlike GET, MGET does not fail if a record is not a string. Use one MGET per key, because in a Cluster, all
-        # keys of an MGET must be in the same slot.
+        # Unlike GET, MGET does not fail if a record is not a string. Send one MGET per key, because a Cluster requires
+        # all keys in an MGET to be in the same slot.
         replies = await self._send([("MGET", script.key_record(key_id)) for key_id in key_ids])
         return [(key_id, valid_record(stored)) for key_id, (stored,) in zip(key_ids, replies, strict=True)]
 
@@ -192,7 +195,7 @@ class RedisGate:
     ) -> tuple[Versions, ScriptResult]:
         self._check_up()
         if len(self._next.calls) >= self._queue_max:
-            raise QueueFull("too many requests wait for the gate")
+            raise QueueFull("too many requests are waiting for the gate")
         self._now = now
         call = ScriptCall(record, what, keys_version, *limits, self._loop.create_future(), number)
         self._next.calls.append(call)
@@ -236,7 +239,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, not an outage, so let the callers raise the exception itself
+                except Exception as error:  # a bug, not an outage, so pass the exception on to the callers
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:
@@ -245,7 +248,7 @@ class RedisGate:
 
     async def _run_batch(self, batch: Batch) -> None:
         announced = script.ALL_CHANGES if self._announce_all else batch.announced
-        self._announce_all = True  # in case this batch fails
+        self._announce_all = True  # for the next batch, in case this batch fails
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
             versions, results = await self._link.run_script(now, self._bans, announced, batch.calls)
@@ -283,7 +286,7 @@ class RedisGate:
                 with contextlib.suppress(Unavailable):
                     await self._run_batch(Batch([]))
                     answered = True
-        except Exception:  # a bug, not an outage, so let the next call raise the exception itself
+        except Exception:  # a bug, not an outage, so stop probing; the next call will raise the exception
             logger.exception("gate failed")
         finally:
             self._probe = None

@@ -1,6 +1,6 @@
 """The link to a Redis Cluster: finds the shard that owns a slot, and handles shards that do not respond.
 
-A command that a shard may already have executed is never resent, because requests would be counted twice.
+A command that a shard may already have executed is never resent, because a request could then be counted twice.
 """
 
 import asyncio
@@ -19,22 +19,23 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds to wait for one shard; results from the other shards wait too
+SHARD_TIMEOUT = 0.6  # seconds to wait for one shard, which delays the results from the other shards
 SLOTS_TIMEOUT = 0.3  # seconds for a probe, or for loading the slots from one server
 REFRESH_INTERVAL = 0.2  # seconds between refreshes while a shard is down or a slot has no owner
-REDIRECTS_MAX = 20  # redirects to follow for one command; a slot may move several times
+REDIRECTS_MAX = 20  # how many redirects to follow for one command; a slot may move several times
 
-_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the outcome is used
+_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the first value, the outcome, is used
 
 
 class ClusterLink:
-    """Implements `Link`, which documents the methods.
+    """Implements `Link`. The methods are documented there.
 
-    Records are distributed over the shards, but all versions are in one slot. A script can access only one slot, so a
-    batch has two parts: first the versions, then the records. If a call has an outdated version of the keys, it is not
-    sent, so nothing is counted for it.
+    Records are distributed over the shards, but all versions are in one slot. A script can access only one slot, so
+    each batch is sent in two parts: first the versions, then the records. Calls with an outdated version of the keys
+    are not sent, so their requests are not counted.
 
-    If a shard does not respond, it gets no more commands until a probe succeeds. Only its own records are unavailable.
+    If a shard does not respond, it receives no more commands until a probe succeeds. In the meantime, only the records
+    on that shard are unavailable.
     """
 
     def __init__(self, hosts: Sequence[ServerAddress], options: dict[str, Any]) -> None:
@@ -71,7 +72,10 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Returns the servers that store records, by the name to show in messages. Raises Unavailable."""
+        """Returns links to the servers that store records. The keys are the names to show in messages.
+
+        Raises Unavailable.
+        """
         await self._ensure_slots()
         if None in self._owners:
             raise Unavailable("some slots have no owner")
@@ -157,8 +161,8 @@ class ClusterLink:
     ) -> Any:
         """Follows redirects and returns the reply from the slot's current owner.
 
-        Resending is safe, because a server that redirects a command does not execute it. If the slot has moved to a new
-        owner, which may not have the newest versions, sends `if_moved` instead of `command`.
+        Resending is safe, because a server that redirects a command does not execute it. If the slot has moved, sends
+        `if_moved` instead of `command`, because the new owner may not have the newest versions.
         """
         for _ in range(REDIRECTS_MAX):
             if not isinstance(reply, AskError):  # MovedError is a subclass
@@ -176,7 +180,7 @@ class ClusterLink:
     async def _exchange(
         self, server: ServerAddress, commands: Sequence[Command], if_new: IfNew | None = None
     ) -> list[Any]:
-        """Returns a reply or an error for each command. See SingleLink.replies for `if_new`."""
+        """Sends the commands and returns a reply or an error for each. `SingleLink.replies` documents `if_new`."""
         if server in self._down:
             return [Unavailable("a shard of the gate is down")] * len(commands)
         try:
@@ -186,9 +190,10 @@ class ClusterLink:
             self._mark_down(server, str(error))
             return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # The server is no longer part of the Cluster or cannot reach it, so ask other servers for the slots.
+            # The server is no longer part of the Cluster or cannot reach it, so ask other servers for the slots. Do not
+            # refresh too often, because every batch may get this reply.
             self._ask_last(server)
-            if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:  # every batch may get this reply
+            if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:
                 self._refresh_soon()
         return replies
 
@@ -197,7 +202,7 @@ class ClusterLink:
             self._links[server] = SingleLink({**self._options, "host": server[0], "port": server[1]})
         return self._links[server]
 
-    # The owners of the slots
+    # Slots and their owners
 
     async def _ensure_slots(self) -> None:
         if not self._owners:
@@ -212,12 +217,12 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # there may not be enough time to ask all seeds
+                self._ask_last(server)  # there may not be enough time to ask all seeds, so try the others first
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
             self._seeds = list(dict.fromkeys([server, *filter(None, self._owners), *self._hosts]))
-            if None in self._owners:  # the server may have been removed from the Cluster
+            if None in self._owners:  # perhaps this server has been removed from the Cluster
                 self._ask_last(server)
             await self._close_unused_links()
             return
@@ -253,12 +258,15 @@ class ClusterLink:
                     return
             except Unavailable:
                 pass
-            except Exception:  # a bug must not end this task, because nothing else marks shards as up
+            except Exception:  # a bug must not end this task, because only this task marks shards as up
                 logger.exception("gate failed")
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _probe(self, server: ServerAddress) -> None:
-        """Runs the script without records. A PING would succeed even if a shard rejected writes during a failover."""
+        """Marks a shard as up if it can run the script. The script is run without records, so it changes nothing.
+
+        PING is not sufficient, because it succeeds even if the shard rejects writes during a failover.
+        """
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
                 (reply,) = await self._link(server).replies([script.script_command([], "", (0, 0, 0), "", [])])
@@ -278,7 +286,7 @@ def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | No
 
 
 def _host(named: str, asked_host: str) -> str:
-    """Returns the host in a reply or, if the server does not know its own address, the host that was asked."""
+    """Returns the host named in a reply. If the server does not know its own address, returns `asked_host`."""
     return asked_host if named in ("", "?") else named
 
 

@@ -16,8 +16,8 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 from petstore.timeouts import CLIENT
 
-SCAN_COUNT = 1_000  # names that one SCAN command checks
-# OSError includes TimeoutError. IncompleteReadError means that the server closed the connection in mid-reply.
+SCAN_COUNT = 1_000  # how many names one SCAN command checks
+# OSError includes TimeoutError. IncompleteReadError means that the server closed the connection during a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
 ServerAddress = tuple[str, int]  # host and port
@@ -33,7 +33,7 @@ class Link(Protocol):
         """Runs one batch. On a new connection, announces all changes, because the server may have old versions."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Yields the names of records in batches. A name may appear twice."""
+        """Yields the names of the records that match the pattern, in batches. A name may appear twice."""
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Sends the commands and returns their replies. The second word of each command must be a record's name."""
@@ -44,7 +44,7 @@ class Link(Protocol):
 def unavailable(error: Exception) -> Unavailable:
     """Converts redis-py errors and network errors to Unavailable.
 
-    Reraises any other error. It is a bug, so it is logged with a traceback and the client gets a 500.
+    Any other error is a bug. It is raised unchanged, so that it is logged with a traceback and the client gets a 500.
     """
     if isinstance(error, Unavailable):
         return error
@@ -55,7 +55,7 @@ def unavailable(error: Exception) -> Unavailable:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raises Unavailable if the body takes longer than this."""
+    """Raises Unavailable if the body takes longer than this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -64,16 +64,16 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 class SingleLink:
-    """One connection to one server. After an error, the next command reconnects. `Link` documents the methods."""
+    """Implements `Link` with one connection to one server. After an error, the next command reconnects."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are the arguments for a redis-py connection. Host and port come from the Sentinels, if any."""
+        """`options` are the arguments for a redis-py connection. Sentinels, if any, report the host and the port."""
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
         self._connection: Any = None
         self._carried_script = False  # whether the script has been run on this connection
-        self._lock = asyncio.Lock()  # one exchange at a time
+        self._lock = asyncio.Lock()  # held during an exchange
 
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
@@ -100,7 +100,7 @@ class SingleLink:
         return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
-        """Returns the servers that store records, by the name to show in messages. Raises Unavailable."""
+        """Returns links to the servers that store records. The keys are the names to show in messages."""
         return {"Redis": self}
 
     @property
@@ -145,7 +145,7 @@ class SingleLink:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """Returns the reply. If it is an error, disconnects (the primary may have changed) and raises Unavailable."""
+        """Returns the reply. If it is an error, raises Unavailable, and disconnects in case the primary has changed."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -192,9 +192,9 @@ class Sentinels:
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Asks one Sentinel after another, starting with the last Sentinel that knew the primary.
+        """Asks one Sentinel after another for the primary's address. Starts with the last Sentinel that reported it.
 
-        Raises Unavailable if none of the Sentinels knows a primary that is up.
+        Raises Unavailable if no Sentinel reports a primary that is up.
         """
         cause = "it is down"
         for link in list(self._links):

@@ -16,9 +16,9 @@ from petstore.keys import ENVIRONMENTS, Environment
 from petstore.rate_limits import Decision, Outcome, Window, Windows
 
 Command = tuple[Any, ...]  # the words of one Redis command
-Versions = tuple[int, ...]  # in the order of VERSION_NUMBER
-ScriptResult = tuple[int, int, int, int, int, int]  # outcome, window, limit, remaining, reset, wait
-# The versions, and a result for each call. If one shard of a Cluster fails, its calls get Unavailable as their result.
+Versions = tuple[int, ...]  # all versions, in the order of VERSION_NUMBER
+ScriptResult = tuple[int, int, int, int, int, int]  # a decision's outcome, window, limit, remaining, reset and wait
+# The versions, and a result for each call. If one shard of a Cluster fails, the result of its calls is Unavailable.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
@@ -37,7 +37,7 @@ VERSIONS_RECORD = f"{PREFIX}versions"
 VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
     name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
-ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # one bit for each version
+ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bit mask with one bit for each version
 
 _versions = struct.Struct(f"<{len(VERSION_NUMBER)}q")
 _call = struct.Struct("<5q")

@@ -1,4 +1,4 @@
-"""TLS for connections to Redis. All connections of a link share one SSL context, created from the URL's options."""
+"""TLS for connections to Redis. A link's connections share one SSL context, which is created from the URL's options."""
 
 import os
 import ssl
@@ -16,7 +16,7 @@ VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required"
 class TlsConnection(SSLConnection):
     """A redis-py connection that uses an existing SSL context.
 
-    Otherwise, redis-py would create a context for each connection, which blocks the event loop for 40 ms.
+    By default, redis-py creates a context for each connection, which blocks the event loop for 40 ms.
     """
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
