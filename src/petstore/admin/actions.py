@@ -303,10 +303,9 @@ class Admin:
                     adding(place)
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """Returns the running import of the file with this hash.
+        """Returns the running import of the file with this hash, or the newest finished one if none is running.
 
-        If no import is running, returns the newest finished import, or None if the file has never been imported.
-        Raises OperatorError if the disk is nearly full.
+        Returns None if there is neither. Raises OperatorError if the disk is nearly full.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())

@@ -8,7 +8,7 @@ from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import Measure, Span
 
-# Each bar is divided into these classes. Unlike measures, they do not overlap.
+# Each bar is divided into these classes. Unlike usage measures, they do not overlap.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
@@ -52,7 +52,7 @@ async def key_bars(
 
 
 def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
-    """Groups usage rows into bars by their start times. Ignores rows from before the first or after the last bar."""
+    """Groups usage rows into bars by their start times. Ignores rows before the first bar or after the last one."""
     bars: list[Counter[Measure]] = [Counter() for _ in starts]
     sums: Counter[Measure] = Counter()
     for start, measure, count in rows:

@@ -56,7 +56,7 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # assigned in turn; dogs and cats are the most common
+CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # used in turn; dogs and cats are the most common
 
 # The share of a key's requests that each operation and measure accounts for. `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]

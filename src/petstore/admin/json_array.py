@@ -79,7 +79,7 @@ class _Element:
         self._is_escaped = False  # the last byte was a backslash in a string
 
     def extend(self, block: bytes, start: int) -> int:
-        """Adds bytes up to the end of the element or block. Returns the index of the next byte. Raises NotAnArray."""
+        """Adds bytes until the element or the block ends. Returns the index of the next byte. Raises NotAnArray."""
         at = start
         while at < len(block) and not self.is_complete:
             at = self._next_in_string(block, at) if self._in_string else self._next(block, at)

@@ -40,7 +40,7 @@ class Checked(NamedTuple):
     animals: int
     bad_rows: int  # if this is BAD_ROWS_MAX, the rest of the file was not read
     sha256: str  # of the whole file
-    marks: bytes  # after each BATCH of rows, the first MARK bytes of the digest so far
+    marks: bytes  # the first MARK bytes of the file's digest after each BATCH of rows
     unknown_columns: list[str]  # columns in a .csv file that are ignored
 
     @property
@@ -89,7 +89,7 @@ class PetFile:
         return Checked(rows - bad_rows, bad_rows, reading.digest.hexdigest(), bytes(marks), reading.unknown_columns)
 
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
-        """Checks the whole file.
+        """Checks the file.
 
         Raises OperatorError if any row is bad or there are no rows. The message lists up to LISTED_MAX bad rows.
         """
@@ -162,10 +162,10 @@ async def write_pets(
     progress: Callable[[int], None] = lambda count: None,
     origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
-    """Writes animals to a file and returns their number. Raises Unavailable and OSError.
+    """Writes animals to a file and returns how many were written. Raises Unavailable and OSError.
 
-    `page_after` returns a page of animals with higher ids than its argument. Calls `progress` after each page with the
-    number of animals written so far. If `origins` is given, also writes who added each animal and when.
+    `page_after(id)` returns the next page of animals, whose ids are higher than `id`. Calls `progress` after each page
+    with the number of animals written so far. If `origins` is given, also writes who added each animal and when.
     """
     after, count, more = 0, 0, True
     columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS

@@ -22,10 +22,10 @@ from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
-LINE_MAX = 64 * 1024  # bytes; longer lines are truncated to LINE_MAX + 1, so they can still be recognised
+LINE_MAX = 64 * 1024  # bytes; longer lines are cut to LINE_MAX + 1 bytes, which shows that they are too long
 DELIMITERS = ",;\t"  # for .csv files; spreadsheet programs choose one based on the locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # how many characters of a string from a file are shown in a message
+SHOWN_MAX = 60  # messages show at most this many characters of a string from a file
 COMPARED_MAX = 100  # how many column or member names are checked for misspellings
 Row = tuple[int, NewPet | str]  # the line number, and either the animal or an error message
 
@@ -166,12 +166,12 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# Imported columns, exported columns that an import ignores, and unnamed columns, which some spreadsheets add.
+# There is no warning about imported columns, other exported columns, and unnamed columns from spreadsheets.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
 def _pet_of_json(content: bytes, noun: str) -> NewPet:
-    """Parses a new animal. Raises OperatorError. Its message refers to the content as `noun`."""
+    """Parses a new animal. Raises OperatorError. Error messages refer to the content as `noun`."""
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:

@@ -55,7 +55,7 @@ class Throttled:
             self._log(now, cause, withheld, fields)
 
     def flush(self, now: float) -> None:
-        """Logs withheld events if the previous line with the same cause is at least a second old. Called once a second."""
+        """Logs withheld events whose cause was last logged at least a second ago. Called once a second."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
             if cause in self._withheld:
