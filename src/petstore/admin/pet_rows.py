@@ -166,7 +166,7 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# There is no warning about imported columns, other exported columns, and unnamed columns from spreadsheets.
+# There is no warning about imported columns, other exported columns, or unnamed columns from spreadsheets.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
