@@ -207,7 +207,7 @@ def test_ndjson_is_imported_and_exported_as_json_lines(petstore: Commands, tmp_p
 def test_a_csv_row_wider_than_its_header_is_a_bad_row(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_text("name,categoryId\nRex,2\nRex, the dog,1\n")
-    assert import_fails(petstore, file) == ["line 3: there are more values than the 2 columns in the header line"]
+    assert import_fails(petstore, file) == ["line 3: the row has more values than the header line has columns (2)"]
 
 
 def test_other_csv_columns_are_ignored(petstore: Commands, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_undo_of_a_running_import_stops_its_process(petstore: Commands, tmp_path
         petstore.text("pets", "undo-import", found["id"], "--yes")
         _, message = command.communicate(timeout=60)
         assert command.returncode == 2
-        assert message == f"petstore: {found['id']} was undone, so no more animals are added\n"
+        assert message == f"petstore: {found['id']} was undone, so no more animals were added\n"
     assert all_names(petstore) == []
 
 
@@ -209,7 +209,7 @@ def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StoreP
     async def work(store: Store) -> None:
         checked = await file_of(3).check()
         begun = await admin_of(store).begin_import("x.csv", checked)
-        with pytest.raises(OperatorError, match=f"{begun.id} imports the same content as 3 animals, not 4"):
+        with pytest.raises(OperatorError, match=f"{begun.id} has the same content, but found 3 animals instead of 4"):
             await admin_of(store).begin_import("x.json", checked._replace(animals=4))
 
     store_at.use(work)

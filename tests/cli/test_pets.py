@@ -195,10 +195,10 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     for pet_id, reason in (
         ("2", "animal 2 has not been removed from live"),
         ("3", f"animal 3 was removed when {added['import']} was undone; import x.csv again"),
-        ("98", "no animal 98 was removed from live"),
+        ("98", "there is no removed animal 98 in live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
-    assert "from staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")
+    assert "in staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")
     assert names(petstore) == ["Present"]
     petstore.text("pets", "restore", "1", "4")  # 4 was removed by hand, not by undoing its import
     assert names(petstore) == ["Removed", "Present", "By hand"]

@@ -170,7 +170,7 @@ def test_a_change_without_animals_or_status_names_what_is_missing(
 
 def test_more_than_a_thousand_animals_at_once_are_refused(operator: ConsoleClient) -> None:
     page = operator.submit("/live/animals/selected", id=[str(number) for number in range(1, 1_500)], to="sold")
-    assert "at most 1,000 animals at once" in text_of(page)
+    assert "choose at most 1,000 animals at a time" in text_of(page)
 
 
 def test_a_store_that_hangs_is_a_503_and_the_form_keeps_its_values(server: Server, operator: ConsoleClient) -> None:
@@ -271,7 +271,7 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     assert "3 animals were restored." in text_of(page)
     assert removals(operator.get(f"/live/audit?q={removal}")) == []
     again = operator.submit("/live/animals/restore", removal=removal)
-    assert f"all animals of {removal} have already been restored" in text_of(again)
+    assert f"all animals from {removal} have already been restored" in text_of(again)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(n) for n in (kept, *reversed(numbers))]
 
 
@@ -311,7 +311,7 @@ def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleCli
     operator.submit(f"/live/animals/{number}/remove")
     refused = text_of(operator.submit("/staging/animals/restore", id=str(number)))
     assert (
-        f"no animal {number} was removed from staging" in refused
+        f"there is no removed animal {number} in staging" in refused
         or f"animal {number} has not been removed from staging" in refused
     )
     assert operator.post("/live/animals/restore").status_code == 400

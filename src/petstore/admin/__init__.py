@@ -1,1 +1,1 @@
-"""Operators' actions, shared by the command line and the console."""
+"""Operator actions, shared by the command line and the console."""

@@ -1,4 +1,4 @@
-"""All actions that operators can take in one environment, for the command line and the console.
+"""Implements all operator actions in one environment, for the command line and the console.
 
 Each action writes an audit entry that names the operator. Changes take effect with the next request.
 """
@@ -38,7 +38,10 @@ PETS_MAX = 1_000  # animals per action
 
 
 class Admin:
-    """All methods raise OperatorError if the action is not possible, and Unavailable if the store does not respond."""
+    """Performs an operator's actions in one environment.
+
+    All methods raise OperatorError if the action is not possible, and Unavailable if the store does not respond.
+    """
 
     def __init__(self, store: Store, gate: Gate, actor: str, clock: Callable[[], float]) -> None:
         self._store = store
@@ -58,7 +61,10 @@ class Admin:
         limits: Limits | None = None,
         life: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """Creates a key. Returns the key and its secret. Only a hash of the secret is stored. `life` is in seconds."""
+        """Creates a key that expires after `life` seconds, or never if `life` is None.
+
+        Returns the key and its secret. Only a hash of the secret is stored.
+        """
         now = self._clock()
         expires = None if life is None else now + life
         environment = self._store.environment
@@ -70,14 +76,15 @@ class Admin:
         return key, secret
 
     async def update_key(self, key_id: str, changes: KeyChanges, base: ApiKey | None = None) -> ApiKey:
-        """Changes a key and returns it. Requests already counted in the current minute and day still count.
+        """Changes a key and returns it. Does not reset the key's request counts for the current minute and day.
 
-        `base` is the key as the operator saw it. Raises Conflict if someone has changed the same unit since then.
+        `base` is the key as the operator saw it. Raises Conflict if someone else has since changed the same group of
+        fields. See `petstore.edits`.
         """
         return await self._change_key(key_id, "update key", changes, base)
 
     async def suspend_key(self, key_id: str) -> ApiKey:
-        """Suspends a key. Its requests are refused until the key is resumed."""
+        """Suspends a key. The service refuses the key's requests until an operator resumes it."""
         active = msgspec.structs.replace(await self.key(key_id), suspended=None)
         try:
             return await self._change_key(key_id, "suspend key", KeyChanges(suspended=self._clock()), active)
@@ -91,9 +98,10 @@ class Admin:
         return await self._change_key(key_id, "resume key", KeyChanges(suspended=None))
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
-        """Returns the key with this secret, and when the secret expires, or None if this environment has no such key.
+        """Returns the key that has this secret, and the time when the secret expires.
 
-        The second value is None if the secret expires with the key.
+        The time is None if the secret does not expire before the key. Returns None if no key in this environment has
+        this secret.
         """
         found = await self._store.keys.find(digest_of(secret))
         if found is None:
@@ -103,9 +111,10 @@ class Admin:
         return key, found.expires if found.expires != key.expires else None
 
     async def rotate_key(self, key_id: str, overlap: float) -> tuple[ApiKey, str, float]:
-        """Gives the key a new secret. The old one keeps working for `overlap` seconds, or until the key expires.
+        """Creates a new secret for a key.
 
-        Returns the key, its new secret, and the time when the old secret stops working.
+        The old secret keeps working for `overlap` seconds, or until the key expires if that is sooner. Returns the key,
+        its new secret, and the time when the old secret stops working.
         """
         key = await self._not_revoked(key_id)
         now = self._clock()
@@ -115,17 +124,17 @@ class Admin:
         until = min(now + overlap, key.expires or math.inf)
         detail = f"old secret works until {when(until)}" if overlap else "old secret expired immediately"
         entry = self._entry("rotate key", key_id, detail)
-        # Use 0, not `now`, because a node whose clock is behind would still accept the old secret.
+        # Set the expiry to 0 rather than `now`, because a node whose clock is behind would still accept the old secret.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 
     async def end_old_secret(self, key_id: str) -> ApiKey:
-        """Ends the overlap of a rotation, so that only the new secret works."""
+        """Ends the overlap period after a rotation, so that only the new secret works."""
         key = await self._not_revoked(key_id)
         until = await self._store.keys.old_secret_until(key_id, self._clock())
         if until is None:
             raise OperatorError(f"{key_id} has no old secret that still works, so there is nothing to end")
-        entry = self._entry("end old secret", key_id, f"would have worked until {when(until)}")
+        entry = self._entry("end old secret", key_id, f"old secret would have worked until {when(until)}")
         await self._store.keys.end_old_secrets(key_id, entry)
         return key
 
@@ -146,7 +155,7 @@ class Admin:
         return await self.key(key_id)
 
     async def lift_ban(self, key_id: str) -> AfterBan:
-        """Lifts a ban, and returns whether the key's next request will be admitted.
+        """Lifts a ban and returns whether the key's next request will be admitted.
 
         Writes the audit entry first, so that a crash cannot leave a lifted ban without an entry.
         """
@@ -172,7 +181,7 @@ class Admin:
     async def update_pet(self, pet_id: int, changes: PetChanges, base: Pet | None = None) -> Pet:
         """Changes an animal and returns it.
 
-        `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same member since then.
+        `base` is the animal as the operator saw it. Raises Conflict if someone else has since changed the same field.
         """
         try:
             changed = await self._store.pets.update(pet_id, changes, self._entry("update animal", ""), base)
@@ -183,26 +192,26 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Sets the status of animals, and returns those that exist. Adds an audit entry for each change."""
+        """Sets the animals' status. Returns the animals that exist. Writes an audit entry for each change."""
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
-        """Removes the animals that exist. Raises OperatorError if a single id is given and does not exist."""
+        """Removes animals and skips ids that do not exist. Raises OperatorError if the only id does not exist."""
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
         return await self._store.removals.remove(pet_ids, self._entry("remove animal", ""))
 
     async def count_added(self, query: PetQuery) -> Matching:
-        """Returns how many animals match a query, which must name an adder."""
+        """Counts the animals that match a query. The query must include `added_by`."""
         await check_adder(self._store, query.added_by)
         return await self._store.pets.matching(query)
 
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the animals that `count_added` counted, if they still match. Keeps animals added since then.
+        """Removes the animals that `count_added` counted if they still match. Keeps animals that were added later.
 
         Calls `removing` with the number of animals removed so far.
         """
@@ -210,7 +219,7 @@ class Admin:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals unchanged. If any of them cannot be restored, restores none."""
+        """Restores removed animals with their old values. If one animal cannot be restored, restores none."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -219,9 +228,9 @@ class Admin:
         return await self._store.removals.restore(pet_ids, self._entry("restore animal", ""))
 
     async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
-        """Restores the animals of a removal that have not been restored yet, and returns their number.
+        """Restores all animals from one removal, except animals that have already been restored.
 
-        Calls `restoring` with the number of animals restored so far.
+        Returns the number of restored animals. Calls `restoring` with the number of animals restored so far.
         """
         removal = (await self._store.removals.find([removal_id])).get(removal_id)
         if removal is None:
@@ -229,7 +238,7 @@ class Admin:
         entry = self._entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:
-            raise OperatorError(f"all animals of {removal_id} have already been restored")
+            raise OperatorError(f"all animals from {removal_id} have already been restored")
         return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
@@ -238,29 +247,29 @@ class Admin:
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed when {by.id} was undone; import {by.name} again"
-        return f"no animal {pet_id} was removed from {self._store.environment}"
+        return f"there is no removed animal {pet_id} in {self._store.environment}"
 
     async def begin_import(self, name: str, checked: Checked, repeats: str = "") -> Import:
-        """Begins an import of a checked file, or returns the running import of the same content.
+        """Begins to import a checked file. If an import of the same content is running, returns that import.
 
-        If the same content has already been imported, returns that import, whose state is `done`, so that the caller
-        can ask the operator whether to repeat it. To repeat it, pass its id as `repeats`.
+        If the content has already been imported, returns the earlier import, whose state is `done`. The caller can then
+        ask the operator whether to import the content again. To do that, pass the earlier import's id as `repeats`.
         """
-        shown = name.encode(errors="replace").decode()  # a file name may not be valid UTF-8
+        shown = name.encode(errors="replace").decode()  # file names are not always valid UTF-8
         begun = await self._store.imports.begin(checked.sha256, checked.animals, self._entry("import", shown), repeats)
-        if begun.total != checked.animals:  # the same content in a different format
+        if begun.total != checked.animals:  # the content was imported in a different format
             raise OperatorError(
-                f"{begun.id} imports the same content as {counted(begun.total, 'animal')},"
-                f" not {checked.animals:,}; use the same --format"
+                f"{begun.id} has the same content, but found {counted(begun.total, 'animal')}"
+                f" instead of {checked.animals:,}; use the same --format"
             )
         return begun
 
     async def import_pets(
         self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
     ) -> Import:
-        """Adds the remaining animals of a file to an import. Several processes can do this at the same time.
+        """Adds a file's remaining animals to an import. Several processes can add to an import at the same time.
 
-        Calls `adding` with the number of the file's animals added so far. Raises OperatorError if another operator
+        Calls `adding` with the number of animals added so far. Raises OperatorError if another operator
         undoes the import. If this call fails or is cancelled, importing the same file again resumes the import.
         """
         try:
@@ -272,11 +281,11 @@ class Admin:
             ) from error
         found = await self._import(begun.id)
         if found.state != "done":
-            raise OperatorError(f"{begun.id} was undone, so no more animals are added")
+            raise OperatorError(f"{begun.id} was undone, so no more animals were added")
         return found
 
     async def _add_rest(self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None]) -> None:
-        """Adds chunks until the import is complete or another operator undoes it."""
+        """Adds animals in chunks until the import is complete or another operator undoes it."""
         imports, size = self._store.imports, self._store.database.bounds.import_chunk
         place = begun.added
         adding(place)
@@ -294,17 +303,17 @@ class Admin:
                     adding(place)
 
     async def earlier_import(self, sha256: str) -> Import | None:
-        """Returns the running import of a file with this hash, or else the newest finished one.
+        """Returns the running import of the file with this hash, or the newest finished one if none is running.
 
-        Raises OperatorError if the disk is nearly full.
+        Returns None if there is neither. Raises OperatorError if the disk is nearly full.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
 
     async def undo_import(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
-        """Removes an import's animals, except those that an operator has changed. Resumes an interrupted undo.
+        """Removes an import's animals, except animals that an operator has changed. Resumes an interrupted undo.
 
-        The result's `removed` does not include animals that an operator removed before the undo.
+        The result's `removed` does not count animals that an operator removed before the undo.
         Calls `removing` with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)
@@ -327,17 +336,17 @@ class Admin:
     # Operators
 
     async def identify_operator(self, token: str) -> Operator:
-        """Returns the operator with this token."""
+        """Returns the active operator who has this token."""
         operator = await self._store.operators.find(digest_of(token))
         if operator is None:
-            raise OperatorError("this is an operator's token, but no active operator has it")
+            raise OperatorError("this is an operator token, but no active operator has it")
         return operator
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
         """Adds an operator. Returns the operator and the token. Only a hash of the token is stored."""
         operator, token = new_operator(name, self._clock(), role), mint_token()
         if not await self._store.operators.add(operator, digest_of(token), self._entry("add operator", name, role)):
-            raise OperatorError(f"operator {name} already exists; revoke it first")
+            raise OperatorError(f"operator {name} already exists; revoke that operator first")
         return operator, token
 
     async def set_role(self, name: str, role: Role) -> None:
@@ -376,7 +385,10 @@ class Admin:
 
 
 async def check_adder(store: Store, name: str) -> None:
-    """Raises OperatorError if no key or import has this id and no operator has this name. Raises Unavailable."""
+    """Raises OperatorError unless `name` identifies a key, an import or an operator who has added animals.
+
+    Also raises Unavailable.
+    """
     if not await store.pets.is_adder(name):
         raise OperatorError(
             f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
@@ -391,7 +403,7 @@ def added_in_words(query: PetQuery) -> str:
 
 
 def checked_pet(pet: NewPet) -> NewPet:
-    """Returns the animal if it is valid, or else raises OperatorError."""
+    """Returns the animal if it is valid, and raises OperatorError otherwise."""
     try:
         return new_pet(msgspec.to_builtins(pet))
     except InvalidBody as error:
@@ -414,4 +426,4 @@ async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
 
 def _check_count(pet_ids: Sequence[int]) -> None:
     if len(pet_ids) > PETS_MAX:
-        raise OperatorError(f"at most {PETS_MAX:,} animals at once")
+        raise OperatorError(f"choose at most {PETS_MAX:,} animals at a time")

@@ -1,4 +1,4 @@
-"""Creates bills: each key's admitted requests in a time span, for tables and CSV files."""
+"""Creates bills, which list each key's admitted requests, for display as tables and CSV files."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -29,13 +29,13 @@ class BilledKey(NamedTuple):
         return self.operations.total()
 
     def csv_row(self) -> list[str | int]:
-        """Returns the values for CSV_COLUMNS."""
+        """Returns this key's values for CSV_COLUMNS."""
         about = (self.key_id, as_cell(self.name), self.environment, self.plan or "")
         return [*about, self.admitted, *(self.operations[each] for each in BILLED)]
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Returns all keys in an environment, those with the most admitted requests first. Raises Unavailable."""
+    """Returns the admitted requests of every key in an environment, highest number first. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

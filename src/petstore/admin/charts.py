@@ -1,4 +1,4 @@
-"""Converts usage to bars, for the console's charts and the command line's sparklines."""
+"""Converts usage data to bars for the console's charts and the command line's sparklines."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,13 +8,16 @@ from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import Measure, Span
 
-# The parts of a bar. Unlike measures, these classes do not overlap.
+# Each bar is divided into these classes. Unlike usage measures, they do not overlap.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
 
 class Bars(NamedTuple):
-    """The requests in each bar, and their sums. Bars begin at `starts` and are `seconds` long."""
+    """The number of requests in each bar of a chart, and the sums over all bars.
+
+    `starts` contains the time when each bar begins. Each bar covers `seconds` seconds.
+    """
 
     starts: list[int]
     seconds: int
@@ -26,12 +29,12 @@ class Bars(NamedTuple):
         return [sum(bar) for bar in zip(*self.requests.values(), strict=True)]
 
     def sum_of(self, *classes: ResponseClass) -> int:
-        """Returns the number of requests in these classes, or in all classes if none is given."""
+        """Returns the number of requests in these classes, or in all classes if none are given."""
         return sum(self.sums[each] for each in classes or RESPONSE_CLASSES)
 
 
 async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
-    """Returns all requests, including those without a valid key. Raises Unavailable."""
+    """Returns bars for all requests, including requests without a valid key. Raises Unavailable."""
     rows = await usage.totals(interval=span.total_interval, since=span.since(now))
     return bars_of(rows, span.bars(now, span.bar), span.bar)
 
@@ -39,7 +42,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """Returns each key's requests, for one operation or for all of them. Raises Unavailable."""
+    """Returns bars for each key's requests, for one operation or for all operations. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
@@ -49,7 +52,7 @@ async def key_bars(
 
 
 def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
-    """Adds each row to the bar that contains its start time. Ignores rows that are not in any bar."""
+    """Groups usage rows into bars by their start times. Ignores rows before the first bar or after the last one."""
     bars: list[Counter[Measure]] = [Counter() for _ in starts]
     sums: Counter[Measure] = Counter()
     for start, measure, count in rows:
@@ -63,9 +66,10 @@ def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds
 
 
 def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
-    """Returns a bar's requests by class.
+    """Returns the number of requests in each class.
 
-    `ok` is never negative, although an error can be counted in a later bar than its admission.
+    A request can be admitted during one bar and fail during the next, so there may be more errors than admitted
+    requests. In that case, `ok` is 0 instead of negative.
     """
     ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
     return {

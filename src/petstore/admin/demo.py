@@ -47,7 +47,7 @@ CODES: dict[KeyMeasure, str] = {
     "server_error": "unavailable",
 }  # fmt: skip
 
-# The names of animals by category: dogs, cats, rabbits, birds, fish, turtles.
+# Animal names by category: dogs, cats, rabbits, birds, fish, turtles.
 NAMES = {
     1: ("Rex", "Bella", "Max", "Luna", "Bruno", "Daisy", "Rocky", "Molly", "Buddy", "Sadie", "Toby", "Frida", "Argos"),
     2: ("Misty", "Felix", "Cleo", "Simba", "Nala", "Tiger", "Minka", "Oscar", "Pumpkin", "Smokey", "Mia", "Salem"),
@@ -56,9 +56,9 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # repeated; dogs and cats are the most common
+CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # used in turn; dogs and cats are the most common
 
-# Each measure's share of the requests. `admitted` includes errors.
+# The share of a key's requests that each operation and measure accounts for. `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
 READS: Mix = {("listPets", "admitted"): 1.0}
 SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
@@ -66,7 +66,7 @@ ABUSIVE: Mix = {("listPets", "admitted"): 0.5, ("listPets", "refused"): 0.4, ("l
 
 
 class _Key(NamedTuple):
-    """A key. `age` is in days, and `per_hour` is the number of live requests in the busiest hour."""
+    """A demo key. `age` is in days, and `per_hour` is the number of live requests in the busiest hour."""
 
     name: str
     plan: Plan
@@ -107,7 +107,7 @@ def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) 
 
 
 async def has_data(store: Store) -> bool:
-    """Returns whether the store has keys, animals or audit entries. Raises Unavailable."""
+    """Returns whether the store contains any keys, animals or audit entries. Raises Unavailable."""
     keys, found = await store.keys.page(limit=1), await store.pets.newest(PetQuery(), limit=1)
     return bool(keys or found.pets or (await store.audit.find(limit=1)).entries)
 
@@ -118,7 +118,7 @@ async def is_demo(store: Store) -> bool:
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Fills both environments. Returns the secret of a new free key in each one. Raises Unavailable."""
+    """Adds demo data to both environments. Returns the secret of a new key for each one. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
@@ -176,7 +176,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
 
 
 def _animal(number: int, count: int) -> NewPet:
-    """Returns an animal. The earlier it was added, the more likely it is to be sold."""
+    """Creates an animal. Animals with low numbers are more likely to be sold."""
     category = CATEGORIES[number % len(CATEGORIES)]
     names = NAMES[category]
     status: PetStatus = "available"
@@ -188,7 +188,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns each key's day window. It begins with the first usage, so that it matches the charts."""
+    """Returns each key's day window. It covers the same period as the usage, so that it matches the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -197,7 +197,7 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
 
 
 def _error(row: OperationUsage, environment: Environment) -> RecentError:
-    """Returns a recent error for one of the requests in a usage row."""
+    """Creates a recent error for one of the failed requests in a usage row."""
     path = next(each.path for each in OPERATIONS if each.name == row.operation)
     code = CODES[row.measure]
     if row.measure == "client_error" and path.endswith("}"):
@@ -210,7 +210,7 @@ def _error(row: OperationUsage, environment: Environment) -> RecentError:
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
     """Yields the start and length of each interval in the last day, oldest first.
 
-    Intervals are 15 minutes long, or a minute in the last hour.
+    Intervals are 15 minutes long, except in the last hour, when they are one minute long.
     """
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
@@ -227,7 +227,7 @@ def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, 
             continue
         for number, ((operation, measure), part) in enumerate(key.mix.items()):
             if measure == "refused" and load < 0.7:
-                continue  # at night, the client stays within its limits
+                continue  # when the load is low, the client stays within its limits
             requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
                 yield OperationUsage(key_id, start, measure, requests, operation)
@@ -241,10 +241,13 @@ def _anonymous_usage(start: int, seconds: int, share: float) -> Iterator[TotalUs
 
 
 def _load(start: int) -> float:
-    """Returns the load at a time of day, from 0 to 1. It is lowest at 3:00 UTC and highest at 15:00."""
+    """Returns the simulated load at a time of day, from 0 to 1. It is lowest at 3:00 UTC and highest at 15:00."""
     return 0.1 + 0.8 * (1 - math.cos(2 * math.pi * (start / HOUR - 3) / 24)) / 2
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounds up or down in proportion to the fraction, so that small counts do not always become zero."""
+    """Rounds up or down. The larger the fractional part, the more often it rounds up.
+
+    As a result, small counts do not always become zero.
+    """
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -16,7 +16,7 @@ _INSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTAL
 
 
 class NotAnArray(ValueError):
-    """Raised if the input is not a JSON array. `line` is the line with the error."""
+    """Raised if the input is not a JSON array. `line` is the number of the line that contains the error."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -24,10 +24,10 @@ class NotAnArray(ValueError):
 
 
 def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None]:
-    """Yields each element of an array with the line where it begins, and None after each block.
+    """Yields each array element and the number of the line where it begins. Yields None after each block.
 
-    Checks only commas, brackets and strings, so an element may be invalid JSON. If all elements are valid, so is the
-    array. Raises NotAnArray if the array is invalid or an element is too long.
+    Checks only commas, brackets and strings, so an element may be invalid JSON. If all elements are valid JSON, the
+    array is valid too. Raises NotAnArray if the array is invalid or an element is too long.
     """
     line = 1
     expected: Literal["array", "first element", "element", "end"] = "array"
@@ -79,7 +79,7 @@ class _Element:
         self._is_escaped = False  # the last byte was a backslash in a string
 
     def extend(self, block: bytes, start: int) -> int:
-        """Adds bytes up to the end of the element or block. Returns the index of the next byte. Raises NotAnArray."""
+        """Adds bytes until the element or the block ends. Returns the index of the next byte. Raises NotAnArray."""
         at = start
         while at < len(block) and not self.is_complete:
             at = self._next_in_string(block, at) if self._in_string else self._next(block, at)
@@ -106,14 +106,14 @@ class _Element:
             self._is_escaped = False
             return at + 1
         at = _end_of(_IN_STRING, block, at)
-        byte = block[at : at + 1]  # a quote, or a backslash at the end of the block
+        byte = block[at : at + 1]  # a closing quote, a backslash at the end of the block, or nothing
         self._in_string = byte != b'"'
         self._is_escaped = byte == b"\\"
         return at + len(byte)
 
 
 def _end_of(pattern: re.Pattern[bytes], block: bytes, at: int) -> int:
-    """Returns where a match of the pattern ends. All patterns can match an empty string, so there is always a match."""
+    """Returns the index where the match ends. All patterns can match an empty string, so there is always a match."""
     found = pattern.match(block, at)
     return found.end() if found else at
 

@@ -21,7 +21,7 @@ KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
-    """A key, its state, and its requests in the current minute and day. `banned_until` is in Unix seconds."""
+    """A key, its state, and its request counts for the current minute and day. `banned_until` is in Unix seconds."""
 
     key: ApiKey
     state: KeyState
@@ -31,10 +31,10 @@ class KeyStatus(NamedTuple):
 
 
 class AfterBan(NamedTuple):
-    """Says whether a key's next request will be admitted after its ban is lifted."""
+    """Describes whether a key's next request will be admitted after its ban is lifted."""
 
     state: KeyState
-    used_up: Window | None  # the exceeded limit, if any
+    used_up: Window | None  # the window whose limit is used up, if any
     admitted_from: int  # Unix seconds
 
     def __str__(self) -> str:
@@ -42,10 +42,10 @@ class AfterBan(NamedTuple):
             return f"The key is {self.state}, so its requests are still refused."
         if self.used_up is None:
             return "The next request will be admitted."
-        return f"Its limit per {self.used_up} is used up. Requests are admitted again from {when(self.admitted_from)}."
+        return f"The limit per {self.used_up} is used up. Requests are admitted again from {when(self.admitted_from)}."
 
 
-# The sort key for each order. Python's sort is stable, so keys that compare equal stay newest first.
+# The sort key for each order. Python's sort is stable, so API keys that compare equal stay newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -55,7 +55,7 @@ ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
 
 
 async def statuses(gate: Gate, keys: Sequence[ApiKey], now: float) -> list[KeyStatus]:
-    """Returns the status of each key, in the same order. Pass at most BATCH keys. Raises Unavailable."""
+    """Returns the status of each key, in the same order. Accepts at most BATCH keys. Raises Unavailable."""
     found: list[KeyStatus] = []
     for key, record in zip(keys, await gate.windows([key.id for key in keys]), strict=True):
         seen = used(record, int(now * SECOND))
@@ -76,7 +76,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """Returns whether the key's next request will be admitted without its ban. `windows` still contains the ban."""
+    """Returns whether the key's next request will be admitted after its ban is lifted. `windows` includes the ban."""
     _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
     if decision.outcome is ADMITTED:
         return AfterBan(key.state(now), None, int(now))
@@ -84,7 +84,7 @@ def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """Returns the active bans with their keys, sorted by end, latest first. Raises Unavailable.
+    """Returns the active bans and their keys. The ban that ends last comes first. Raises Unavailable.
 
     The key is None if it no longer exists, for example after a restore.
     """
@@ -99,14 +99,14 @@ async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
-    """Returns up to `limit` keys. `before` is the last key on the previous page. Raises Unavailable."""
+    """Returns the status of up to `limit` keys. `before` is the last key on the previous page. Raises Unavailable."""
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # bans are in the gate, not in the store
+    if state in ("active", "banned"):  # bans are stored in the gate, so pass the banned keys' ids to the store
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     keys: list[ApiKey] = []
     for store in stores:
-        if sort == "usage":  # usage is in the gate, so all keys must be read
+        if sort == "usage":  # the store cannot sort by usage, so read all keys
             keys += await store.keys.search(query, now=now, after=before, limit=INT64_MAX)
         else:
             keys += await store.keys.search(query, now=now, sort=sort, after=before, limit=limit)

@@ -18,7 +18,7 @@ BATCH = 2_000  # rows read at a time
 LISTED_MAX = 100  # bad rows listed in a message
 BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
 COLUMNS_LISTED_MAX = 10  # unknown columns listed in a message
-MARK = 16  # bytes of a digest kept per BATCH; about 30 MiB for a 100 GiB file
+MARK = 16  # bytes of the digest to keep for each BATCH; about 30 MiB in total for a 100 GiB file
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -40,8 +40,8 @@ class Checked(NamedTuple):
     animals: int
     bad_rows: int  # if this is BAD_ROWS_MAX, the rest of the file was not read
     sha256: str  # of the whole file
-    marks: bytes  # for each BATCH of rows, the first bytes of the digest of everything read so far
-    unknown_columns: list[str]  # ignored columns in a .csv file
+    marks: bytes  # the first MARK bytes of the file's digest after each BATCH of rows
+    unknown_columns: list[str]  # columns in a .csv file that are ignored
 
     @property
     def warning(self) -> str:
@@ -54,7 +54,7 @@ class Checked(NamedTuple):
 
 
 class PetFile:
-    """A file of animals. It is read twice: first to check all rows, then to add the animals.
+    """A file that contains animals. It is read twice, first to check all rows and then to add the animals.
 
     A thread reads the file, at most one block or BATCH rows at a time, so that reading does not block the event loop.
     """
@@ -70,8 +70,8 @@ class PetFile:
     ) -> Checked:
         """Reads and checks the file. Stops after BAD_ROWS_MAX bad rows.
 
-        Calls `bad` with the line number and the fault of each bad row, and `progress` with the number of bytes read so
-        far.
+        Calls `bad` with the line number of each bad row and the reason why it is bad. Calls `progress` with the number
+        of bytes read so far.
         """
         reading = Reading(self._source)
         rows, bad_rows, marks = 0, 0, bytearray()
@@ -89,7 +89,7 @@ class PetFile:
         return Checked(rows - bad_rows, bad_rows, reading.digest.hexdigest(), bytes(marks), reading.unknown_columns)
 
     async def check(self, progress: Callable[[int], None] = lambda position: None) -> Checked:
-        """Checks the whole file.
+        """Checks the file.
 
         Raises OperatorError if any row is bad or there are no rows. The message lists up to LISTED_MAX bad rows.
         """
@@ -111,7 +111,7 @@ class PetFile:
         return checked
 
     async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
-        """Yields all animals in batches, each with the number of animals before it.
+        """Yields all animals in batches. Each batch comes with the number of animals before it in the file.
 
         Verifies the digest of each batch before yielding it. Raises OperatorError if the file has changed since it was
         checked.
@@ -133,7 +133,7 @@ class PetFile:
         yield first, pets
 
     async def _steps(self, reading: Reading) -> AsyncIterator[list[Row]]:
-        """Yields lists of rows, good or bad. A list ends at the end of each block and of each BATCH."""
+        """Yields lists of good and bad rows. Starts a new list after each block and after each BATCH of rows."""
         rows = iter(self._rows_of(reading))
         count, ended = 0, False
         while not ended:
@@ -162,10 +162,10 @@ async def write_pets(
     progress: Callable[[int], None] = lambda count: None,
     origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
-    """Writes animals to a file and returns their number. Raises Unavailable and OSError.
+    """Writes animals to a file and returns how many were written. Raises Unavailable and OSError.
 
-    `page_after` returns a page of animals with higher ids than its argument. Calls `progress` after each page with the
-    number of animals written so far. With `origins`, the file also shows who added each animal, and when.
+    `page_after(id)` returns the next page of animals, whose ids are higher than `id`. Calls `progress` after each page
+    with the number of animals written so far. If `origins` is given, also writes who added each animal and when.
     """
     after, count, more = 0, 0, True
     columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS
@@ -191,7 +191,7 @@ async def write_pets(
 
 
 def _origin_texts(origin: Origin | None) -> tuple[str | None, str | None]:
-    """Returns the values of ORIGIN_COLUMNS in an export, with the time in ISO 8601. See `origin_members`."""
+    """Returns the values for ORIGIN_COLUMNS in an exported file, with the time in ISO 8601 format."""
     if origin is None:
         return None, None
     by = origin.adder.name if origin.adder else None

@@ -1,6 +1,7 @@
-"""Reads rows from .jsonl, .csv and .json files. A row is an animal, or the reason why it is invalid.
+"""Reads rows from .jsonl, .csv and .json files. A row is either an animal or an error message.
 
-Files are read in blocks. Each reader yields None after a block, so that callers can pause even if it has no rows.
+Files are read in blocks. Each reader yields None after a block, so that callers can pause even if the block contains
+no rows.
 """
 
 import codecs
@@ -21,12 +22,12 @@ from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
-LINE_MAX = 64 * 1024  # bytes; a longer line is truncated to one byte more, to recognise that it is too long
-DELIMITERS = ",;\t"  # in .csv files; spreadsheets choose one based on the locale
+LINE_MAX = 64 * 1024  # bytes; longer lines are cut to LINE_MAX + 1 bytes, which shows that they are too long
+DELIMITERS = ",;\t"  # for .csv files; spreadsheet programs choose one based on the locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # characters from a file that are shown in a message
-COMPARED_MAX = 100  # how many names are checked for misspellings
-Row = tuple[int, NewPet | str]  # the line number, and the animal or the fault
+SHOWN_MAX = 60  # messages show at most this many characters of a string from a file
+COMPARED_MAX = 100  # how many column or member names are checked for misspellings
+Row = tuple[int, NewPet | str]  # the line number, and either the animal or an error message
 
 
 class Reading:
@@ -46,7 +47,7 @@ class Reading:
             yield block
 
     def lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the lines that end in each block, after the number of the first one. Truncates long lines."""
+        """Yields the lines that end in each block, and the number of the first such line. Truncates long lines."""
         number, rest = 1, b""
         for block in self:
             *lines, rest = (rest + block).split(b"\n")
@@ -72,7 +73,7 @@ def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def json_rows(reading: Reading) -> Iterator[Row | None]:
-    """Yields a row for each object in an array. Its line number is that of the line where the object begins."""
+    """Yields a row for each object in an array. The line number is the line where the object begins."""
     try:
         for element in array_elements(reading):
             if element is None:
@@ -89,7 +90,7 @@ def json_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def csv_rows(reading: Reading) -> Iterator[Row | None]:
-    """Yields one row per line. Names contain no line breaks, so an unclosed quote affects only its own line."""
+    """Yields one row per line. Names cannot contain line breaks, so an unclosed quote affects only its own line."""
     names: list[str] = []
     delimiter = ""
     for first, lines in reading.lines():
@@ -98,7 +99,7 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
                 continue
             try:
                 text = _text_of(line, number, "save the file as CSV UTF-8")
-                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent one in the header
+                delimiter = delimiter or max(DELIMITERS, key=text.count)  # the most frequent delimiter in the header
                 values = next(csv.reader([text], strict=True, delimiter=delimiter), [])
                 if names:
                     yield number, _pet_of_values(names, values)
@@ -136,7 +137,7 @@ def _check_header(names: list[str], line: str) -> None:
     """Raises OperatorError if a column is missing, repeated or misspelled. Ignores other unknown columns."""
     for name in IMPORTED:
         if [_spelling(each) for each in names].count(_spelling(name)) > 1:
-            raise OperatorError(f"the header line has {name} more than once")
+            raise OperatorError(f"the header line contains {name} more than once")
     if misspelled := _misspelled(tuple(names)):
         raise OperatorError(f"unknown column {misspelled}")
     missing = [name for name in REQUIRED if name not in names]
@@ -144,7 +145,7 @@ def _check_header(names: list[str], line: str) -> None:
         expected = f"the first line must be {','.join(IMPORTED)}, not {quoted(line.strip())}"
         raise OperatorError(f"the header line is missing: {expected}")
     if missing:
-        raise OperatorError(f"the header line has no {' and '.join(missing)}")
+        raise OperatorError(f"the header line does not contain {' or '.join(missing)}")
 
 
 @functools.lru_cache(maxsize=16)  # all rows in a file usually have the same members
@@ -165,17 +166,17 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# The imported columns, the exported columns that an import ignores, and the unnamed columns that spreadsheets add.
+# There is no warning about imported columns, other exported columns, or unnamed columns from spreadsheets.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
 def _pet_of_json(content: bytes, noun: str) -> NewPet:
-    """Parses a new animal. Raises OperatorError, with a message in which `noun` refers to the content."""
+    """Parses a new animal. Raises OperatorError. Error messages refer to the content as `noun`."""
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:
         explained = _explained(error, _members_of(content)).replace("The body", noun, 1)
-        if noun == "the line":  # its number precedes the message
+        if noun == "the line":  # the line number is shown before the message
             explained = explained.replace(" at line 1, column", " at column", 1)
         raise OperatorError(explained) from None
     if misspelled := _misspelled(tuple(_members_of(content))):
@@ -194,7 +195,7 @@ def _members_of(content: bytes) -> dict[str, Any]:
 def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
     """Converts the values in a CSV row to an animal. Raises OperatorError."""
     if len(values) > len(names):
-        raise OperatorError(f"there are more values than the {len(names)} columns in the header line")
+        raise OperatorError(f"the row has more values than the header line has columns ({len(names)})")
     texts = dict(zip(names, values, strict=False))
     try:
         return pet_of_texts(texts)
@@ -203,7 +204,7 @@ def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
 
 
 def _explained(error: InvalidBody, members: Mapping[str, Any]) -> str:
-    """Returns the error message with the invalid values, and with a suggestion if a member is misspelled."""
+    """Returns a message that shows the invalid values and suggests a correction if a member is misspelled."""
     faults = faults_of(members) if members else {}
     if not faults:
         return str(error)

@@ -8,15 +8,15 @@ import msgspec
 
 from petstore.pets import NewPet, Pet, new_pet
 
-COLUMNS = Pet.__struct_encode_fields__  # the columns of an exported animal
-IMPORTED = NewPet.__struct_encode_fields__  # the columns of an animal to add, which has no id yet
-ORIGIN_COLUMNS = ("added_by", "added_at")  # optional in an export; an import ignores them
+COLUMNS = Pet.__struct_encode_fields__  # the columns of an exported file
+IMPORTED = NewPet.__struct_encode_fields__  # the columns of an imported file; new animals have no id yet
+ORIGIN_COLUMNS = ("added_by", "added_at")  # optional in an exported file; ignored during an import
 NUMBERS = ("categoryId",)  # the columns in IMPORTED that contain whole numbers
 _WHOLE_NUMBER = re.compile(" *-?[0-9]{1,19} *").fullmatch
 
 
 def pet_of_texts(texts: Mapping[str, str]) -> NewPet:
-    """Parses an animal from strings by column. An empty string counts as missing. Raises InvalidBody."""
+    """Parses an animal from strings by column name. An empty string counts as missing. Raises InvalidBody."""
     return new_pet(members_of_texts(texts))
 
 
@@ -29,6 +29,6 @@ def members_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of_pet(pet: Pet) -> dict[str, str]:
-    """Returns an animal's values as strings, by column. A missing value becomes an empty string."""
+    """Returns a mapping of column names to an animal's values as strings. None becomes an empty string."""
     values = zip(COLUMNS, msgspec.structs.astuple(pet), strict=True)
     return {name: "" if value is None else str(value) for name, value in values}

@@ -1,1 +1,1 @@
-"""Maintenance: backup and restore, `petstore check`, and copying to other backends."""
+"""Maintenance commands: backup, restore, `petstore check`, and copying data to other backends."""

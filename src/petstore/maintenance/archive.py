@@ -1,6 +1,6 @@
 """The backup format: a zip file that ends with the SHA-256 of all preceding bytes.
 
-Any zip program can open it. `manifest.json` lists the members, the time, and the version of Petstore.
+Any zip program can open it. `manifest.json` records the members, the time of the backup, and the Petstore version.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
-READ_MAX = 4 * CHUNK  # bytes that zipfile may read at a time
-CHECKSUM = 64  # hexadecimal digits of the SHA-256, which is stored in the comment at the end of the zip file
+READ_MAX = 4 * CHUNK  # the most bytes that zipfile may read at a time
+CHECKSUM = 64  # hexadecimal digits in the SHA-256, which is stored in the zip file's comment
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # the schema version, which must not be newer than ours
+    schema: int  # the schema version; a newer version than ours cannot be restored
     rows: dict[str, int]
 
 
@@ -49,13 +49,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Damaged(OperatorError):
-    """The file is damaged, incomplete or not a backup."""
+    """Raised if a file is damaged, incomplete or not a backup."""
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Writes a backup to `target`. The members are files in the directory `source`. Raises OperatorError.
+    """Writes a backup of the files in the directory `source` to `target`. Raises OperatorError.
 
-    Writes the zip file in `source`, which only its owner can read. Renames it once it is complete and synced.
+    First writes the zip file to `source`, which only its owner can read. Moves it to `target` once it is complete and
+    synced.
     """
     part = source / "backup.part"
     with os_errors_of(target):
@@ -81,7 +82,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 
 def create_private(path: Path) -> IO[bytes]:
-    """Creates a file that only its owner can read. Raises OSError, including if it exists or is a symlink."""
+    """Creates a file that only its owner can read. Raises OSError, for example if the file already exists."""
     return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
 
 
@@ -106,7 +107,7 @@ def read(path: Path) -> Manifest:
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
     """Extracts the members to a directory and checks each one against the manifest. Raises OperatorError.
 
-    Stops after the number of bytes in the manifest, so that a forged file cannot fill the disk.
+    Extracts no more bytes than the manifest specifies, so that a forged backup cannot fill the disk.
     """
     with _opened(path) as archive:
         for member in manifest.members:
@@ -147,7 +148,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 raise Damaged(f"{path}: is damaged, incomplete, or not a Petstore backup; nothing was changed")
             file.seek(0)
             with zipfile.ZipFile(file) as archive:
-                # Reject other compression methods. zipfile does not limit their output, which could exhaust memory.
+                # Reject other compression methods, because zipfile does not limit how much memory they use.
                 methods = {info.compress_type for info in archive.filelist}
                 is_encrypted = any(info.flag_bits & 1 for info in archive.filelist)
                 if is_encrypted or not methods <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
@@ -158,10 +159,10 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 class _BoundedFile(io.FileIO):
-    """Rejects large reads. zipfile reads the list of members in one go, and a forged file may have a huge list."""
+    """Rejects large reads. zipfile reads the whole list of members into memory, and a forged list may be huge."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Raises BadZipFile if the read is too large."""
+        """Raises BadZipFile if more than READ_MAX bytes would be read."""
         remaining = max(0, os.fstat(self.fileno()).st_size - self.tell())
         size = remaining if size is None or size < 0 else min(size, remaining)
         if size > READ_MAX:
@@ -170,7 +171,7 @@ class _BoundedFile(io.FileIO):
 
 
 def _digest(file: IO[bytes], size: int) -> str:
-    """Returns the SHA-256 of the first `size` bytes."""
+    """Returns the SHA-256 of the first `size` bytes of a file."""
     file.seek(0)
     digest = hashlib.sha256()
     while size > 0 and (chunk := file.read(min(CHUNK, size))):

@@ -1,7 +1,7 @@
-"""Backs up and restores a data directory. A backup contains both environments. The service can keep running meanwhile.
+"""Backs up and restores a data directory. A backup contains both environments.
 
-A backup does not include the gate, so counters start at zero after a restore. For PostgreSQL and Redis, this module
-only tells the operator which tools to run.
+The service can keep running during a backup. A backup does not include the gate, so counters start at zero after a
+restore. For PostgreSQL and Redis, this module only tells the operator which tools to run.
 """
 
 import calendar
@@ -33,20 +33,20 @@ from petstore.store.sqlite.backup import Revoked, Snapshot, record_entry, revoke
 from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
-Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar for this many bytes
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # takes a number of bytes and shows a progress bar
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
 
 class Restored(NamedTuple):
     manifest: Manifest
-    kept: Path | None  # the directory with the replaced files
-    unreadable: list[str]  # replaced files from which the highest ids could not be read
-    revived: list[Revoked]  # keys and operators that were revoked after the backup, and are active again
+    kept: Path | None  # the directory that contains the replaced files
+    unreadable: list[str]  # replaced files whose highest ids could not be read
+    revived: list[Revoked]  # keys and operators that were revoked after the backup and are now active again
 
 
 class Kept(NamedTuple):
-    """A new backup in a directory, and the old backups that were removed."""
+    """A new backup in a directory, and the old backups that were deleted."""
 
     file: Path
     manifest: Manifest
@@ -54,9 +54,10 @@ class Kept(NamedTuple):
 
 
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
-    """Writes a backup named after the current time, verifies it, and deletes old backups, so that `keep` remain.
+    """Writes and verifies a backup named after the current time. Keeps the newest `keep` backups and deletes the rest.
 
-    Files with other names are ignored. Raises OperatorError and Unavailable. If the backup fails, deletes nothing.
+    Ignores files that are not named like a backup. If the backup fails, deletes nothing. Raises OperatorError and
+    Unavailable.
     """
     _check_source(settings, directory / "petstore.dump")
     check_encoding(directory)
@@ -78,7 +79,7 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Waits until no other backup to this directory is running. Removes temporary files that a killed backup left."""
+    """Waits for other backups to this directory to finish. Removes temporary files left behind by killed backups."""
     with os_errors_of(directory):
         opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -92,16 +93,17 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 def _next_name(directory: Path) -> Path:
-    """Returns a name with the current time, or one second after the newest backup if that is later.
+    """Returns a file name that contains the current time.
 
-    As a result, names are unique and sort by age.
+    If the newest backup's name contains the same time or a later one, uses the following second. As a result, names are
+    unique and sort by age.
     """
     newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
     return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
 
 
 def _time_of(name: str) -> int:
-    """Returns the time in a backup's name in Unix seconds, or 0 if it is not the name of a backup."""
+    """Returns the time in a backup's file name in Unix seconds, or 0 if the file is not named like a backup."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -114,20 +116,21 @@ def back_up(
 ) -> Manifest:
     """Writes a backup to `target`. If `verified` is true, reads it back and verifies it.
 
-    Raises OperatorError and Unavailable. If writing fails, does not change `target`. If verification fails, deletes it.
+    Raises OperatorError and Unavailable. If writing fails, `target` is unchanged. If verification fails, it is deleted.
     """
     _check_source(settings, target)
     _check_target(target, settings.data, force)
     with data_dir.shared_lock(settings.data):
         began = datetime.datetime.now(datetime.UTC)
         with _work_directory(target) as work, contextlib.ExitStack() as stack:
-            # Start all snapshots before copying the first page, so that they are only milliseconds apart.
+            # Start all snapshots before copying anything, so that they are taken only milliseconds apart.
             snapshots = {
                 name: stack.enter_context(contextlib.closing(Snapshot(settings.data / name))) for name in STORES
             }
             with bar(2 * sum(snapshot.bytes for snapshot in snapshots.values())) as progress:
                 for name, snapshot in snapshots.items():
-                    archive.create_private(work / name).close()  # SQLite would apply the umask
+                    # Create the file first, because other users might be able to read a file created by SQLite.
+                    archive.create_private(work / name).close()
                     snapshot.copy(work / name, progress)
                 stack.close()  # end the snapshots, so that SQLite can reset its write-ahead log
                 members = [_described(work / name) for name in STORES]
@@ -139,7 +142,7 @@ def back_up(
             except PetstoreError:
                 target.unlink()
                 raise
-        # The backup is complete, so the command must succeed even if it cannot be recorded.
+        # The backup is complete, so the command must succeed even if the audit entry cannot be written.
         with contextlib.suppress(Unavailable, OSError):
             touch(settings.data / data_dir.LAST_BACKUP)
             record_entry(settings.data / "live.db", entry)
@@ -149,8 +152,8 @@ def back_up(
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
     """Verifies a backup and replaces the data with it.
 
-    If this is interrupted by a crash, the data is either old or new, never a mix. Raises OperatorError without changing
-    the data.
+    After a crash, the data directory contains either the old or the new data, never a mix. Raises OperatorError without
+    changing the data.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
@@ -181,7 +184,8 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
 def verify(source: Path, *, next_to_backup: bool = False) -> Manifest:
     """Verifies that a backup can be restored. Raises OperatorError.
 
-    Extracts it to the system's temporary directory or, because that may be in memory, next to the backup.
+    Extracts the backup to the system's temporary directory, which may be in memory. If `next_to_backup` is true,
+    extracts it to the directory that contains the backup.
     """
     manifest = _read_manifest(source)
     with _work_directory(source) if next_to_backup else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
@@ -199,14 +203,14 @@ def _check_space(directory: Path, subject: str, manifest: Manifest) -> None:
 
 
 def _check_source(settings: Settings, target: Path) -> None:
-    """Raises OperatorError if this command cannot back up the store."""
+    """Raises OperatorError if the store is in PostgreSQL, or if the data directory contains no data."""
     if settings.store is not None:
         raise OperatorError(how_to_back_up_postgresql(settings.store, target))
     data_dir.check_data(settings.data)
 
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
-    """Raises OperatorError if `target` cannot be written. `force` allows replacing a regular file."""
+    """Raises OperatorError if `target` cannot be written. `force` allows an existing regular file to be replaced."""
     check_encoding(target)
     with os_errors_of(target):
         check_target(target, data_dir.trusted_users(data))
@@ -222,9 +226,9 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def _work_directory(target: Path) -> Iterator[Path]:
-    """Creates a temporary directory on the target's file system."""
+    """Creates a temporary directory next to the target."""
     work = target.absolute().parent / f".{target.name}-{secrets.token_hex(4)}"
-    try:  # mkdir is inside the try block, because SIGTERM may arrive right after it
+    try:  # mkdir is in the try block because SIGTERM may arrive right after it
         with os_errors_of(target):
             work.mkdir(mode=0o700)
         yield work
@@ -269,7 +273,8 @@ def _check_member(source: Path, member: Member, path: Path) -> None:
 def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: AuditEntry) -> bool:
     """Checks and migrates a staged file. Raises OperatorError if it is damaged.
 
-    Returns False if the file to be replaced cannot be read. Ids assigned since the backup may then be assigned again.
+    Returns False if the file to be replaced cannot be read. In that case, new records may reuse ids that were assigned
+    after the backup.
     """
     _check_member(source, member, path)
     migrate(path)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from petstore.errors import OperatorError
 
-NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl does not define
+NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl module does not define
 
 
 def certificate_expiry(cert: Path, key: Path) -> float:
-    """Returns when a certificate expires, in Unix seconds. Raises OperatorError if it is not currently valid."""
+    """Returns a certificate's expiry time in Unix seconds. Raises OperatorError if it is not currently valid."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
@@ -20,15 +20,15 @@ def certificate_expiry(cert: Path, key: Path) -> float:
 
 
 def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
-    """Returns when the certificate that a server has loaded expires, in Unix seconds.
+    """Returns the expiry time of the certificate that a server has loaded, in Unix seconds.
 
-    Raises OperatorError if the file contains a different certificate. Also raises it if the certificate has expired,
-    unless `expired_too` is true. Performs a handshake in memory to let OpenSSL decode the certificate, so that no other
-    library is needed.
+    Raises OperatorError if the file `cert` contains a different certificate. Also raises OperatorError if the
+    certificate has expired, unless `expired_too` is true. Performs a TLS handshake in memory, so that OpenSSL decodes
+    the certificate and no other library is needed.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust this certificate without its issuer
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust this certificate even if its issuer is unknown
     if expired_too:
         client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     try:

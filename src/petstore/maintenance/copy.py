@@ -1,4 +1,4 @@
-"""`petstore copy`: copies all rows and windows from one store and gate to another, and compares the results."""
+"""Implements `petstore copy`, which copies a store and a gate to other backends and compares the results."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from petstore.store.schema import COUNTERS, TABLES, Row, Table
 BATCH = 2_000
 
 Stores = Mapping[Environment, Store]
-Progress = Callable[[int], None]  # called with the number of rows in each batch
+Progress = Callable[[int], None]  # called after each batch with the number of rows in it
 
 
 class Copied(NamedTuple):
-    """The number of rows and the checksum of one table in one environment, or of the quotas."""
+    """The number of rows and the checksum of one copied table, or of the quotas."""
 
     what: str
     rows: int
@@ -25,14 +25,18 @@ class Copied(NamedTuple):
 
 
 async def size_of(source: Stores) -> int:
-    """Returns the number of animals, for the progress bar. Other tables are small. Raises Unavailable."""
+    """Returns the number of animals, for the progress bar. Ignores other tables, which are small.
+
+    Raises Unavailable.
+    """
     return sum([sum((await store.pets.count()).values()) for store in source.values()])
 
 
 async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copies every table of both environments. Marks the target as an unfinished copy of `name`; see `finish`.
+    """Copies every table in both environments.
 
-    Raises OperatorError if source and target differ afterwards, and Unavailable if either is unavailable.
+    Marks the target as an unfinished copy of `name` until `finish` is called.
+    Raises OperatorError if the source and the target differ afterwards, and Unavailable if either does not respond.
     """
     for store in target.values():
         await store.transfer.set_copying_from(name)
@@ -66,7 +70,7 @@ async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> 
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copies every key's windows. Raises OperatorError if source and target differ afterwards."""
+    """Copies every key's windows. Raises OperatorError if the source and the target differ afterwards."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)

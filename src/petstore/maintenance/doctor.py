@@ -1,4 +1,7 @@
-"""`petstore check`: checks everything that the service needs. Changes nothing, and can run alongside the service."""
+"""Implements `petstore check`, which checks everything that the service needs without changing anything.
+
+It can be used while the service is running.
+"""
 
 import contextlib
 import os
@@ -20,7 +23,7 @@ from petstore.store import check_url
 from petstore.wording import counted
 
 CERTIFICATE_DAYS = 14
-FUTURE = 60.0  # how many seconds a record's time may be ahead of the clock
+FUTURE = 60.0  # how many seconds a record's timestamp may be in the future
 FREE_BYTES_MIN, FREE_FILES_MIN = 256 * 1024 * 1024, 1_000
 BACKUP_AGE_MAX = 26 * 3600.0  # seconds; allows a nightly backup to be two hours late
 MOUNTS = Path("/proc/self/mounts")
@@ -33,7 +36,7 @@ class Finding(NamedTuple):
     subject: str
     faults: list[str]
     about: str = ""  # a short description, shown if there are no faults
-    warnings: Sequence[str] = ()  # problems that do not keep the service from running
+    warnings: Sequence[str] = ()  # problems that do not prevent the service from running
 
 
 def warnings_of(settings: Settings) -> list[str]:
@@ -55,7 +58,7 @@ def warnings_of(settings: Settings) -> list[str]:
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """Checks everything and returns one finding per subject. Reports faults in the findings instead of raising."""
+    """Checks everything and returns one finding per subject. Faults are returned as findings, not raised."""
     data = settings.data
     is_needed = settings.store is None or settings.gate is None or data.is_dir()
     found = [_data_directory(data, mounts)] if is_needed else []
@@ -142,12 +145,12 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
     if readable := data_dir.readable_by_others(data):
         names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
         text = f"other users have permissions for {names}; run `chmod -R go= {shlex.quote(str(data))}`"
-        # If only the owner has permissions for the directory, other users cannot open the files in it.
+        # Other users cannot open the files in a directory unless they have permissions for the directory too.
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
         faults.append("the current user has no write permission; run this command and the service as its owner")
     for path in data_dir.own_files(data):
-        with contextlib.suppress(FileNotFoundError):  # a running command creates and removes files
+        with contextlib.suppress(FileNotFoundError):  # a running command may remove files during the check
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
                 users = user_name(owner), user_name(directory.st_uid)
@@ -159,7 +162,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
 
 
 def _file_system(path: Path, mounts: Path) -> str:
-    """Returns the type of the file system that contains a path, or an empty string if unknown."""
+    """Returns the type of the file system that contains a path, or an empty string if it is unknown."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -184,7 +187,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
 
 
 def _last_backup(data: Path) -> Finding:
-    """Checks the age of the last backup. If there is none, uses the age of the lock file, created on first use."""
+    """Checks the age of the last backup. If there is none, checks the age of the data directory's lock file."""
     about, warning = "none yet", "there is no backup"
     at = time.time()
     with contextlib.suppress(FileNotFoundError):

@@ -1,1 +1,1 @@
-"""Logs, metrics and health. This package does not depend on the gate or the store."""
+"""Logs, metrics and health tracking. This package does not depend on the gate or the store."""

@@ -1,11 +1,11 @@
-"""The log events: what they mean and what operators can do. docs/reference/events.md is generated from this table."""
+"""Describes each log event and what operators can do about it. docs/reference/events.md is generated from this file."""
 
 from typing import NamedTuple
 
 
 class LogEvent(NamedTuple):
     meaning: str
-    action: str = ""  # may link to a document, relative to docs/
+    action: str = ""  # may contain Markdown links, which are relative to docs/
 
 
 UNAVAILABLE = "[503 unavailable](at-3-am.md#503-unavailable)"

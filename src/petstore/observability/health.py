@@ -1,4 +1,4 @@
-"""Tracks whether the store or the gate is up. Counts outages, and logs when they begin and end."""
+"""Tracks whether the store and the gate are up. Counts outages and logs when they begin and end."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from typing import Literal
 from petstore.observability import metrics
 from petstore.observability.logs import event
 
-STEADY = 1.0  # an outage ends after this many seconds without a failure, so that intermittent failures count as one
+STEADY = 1.0  # seconds without a failure before an outage ends, so that intermittent failures count as one outage
 
 _METRICS = {
     "store": (metrics.STORE_ERRORS, metrics.STORE_OUTAGES, metrics.STORE_DOWN),
@@ -24,7 +24,7 @@ class Health:
         self._labels = labels
         self._errors, self._outages, self._down = _METRICS[part]
         self._began = self._failed = 0.0
-        # Start at zero. Without a value before the first failure, Prometheus would not see an increase.
+        # Start at zero. Without an earlier value, Prometheus would not see the first failure as an increase.
         self._errors.add(*labels, by=0)
         self._outages.add(*labels, by=0)
         self._down.cells.setdefault(labels, 0)
@@ -34,7 +34,7 @@ class Health:
         self._errors.add(*self._labels)
 
     def failed(self, cause: object) -> None:
-        """Counts a failed call, and starts an outage unless one is in progress."""
+        """Counts a failed call and starts an outage unless one is in progress."""
         self._errors.add(*self._labels)
         self._failed = time.monotonic()
         if not self.down:
@@ -45,7 +45,7 @@ class Health:
             event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
 
     def worked(self, *, surely: bool = False) -> None:
-        """Called when a call succeeds while `down`. If `surely` is true, ends the outage immediately."""
+        """Called after a successful call. Ends the outage if `surely` is true or no call has failed recently."""
         now = time.monotonic()
         if self.down and (surely or now - self._failed >= STEADY):
             self.down = False

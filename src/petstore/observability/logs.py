@@ -1,4 +1,4 @@
-"""Logging: one line per event on standard error, as text if it is a terminal and as JSON otherwise."""
+"""Logs one line per event to standard error. Lines are plain text on a terminal and JSON otherwise."""
 
 import contextlib
 import datetime
@@ -13,11 +13,11 @@ import msgspec
 from petstore.wording import printable, printable_lines
 
 logger = logging.getLogger("petstore")
-logger.addHandler(logging.NullHandler())  # only servers log; other commands print their messages
+logger.addHandler(logging.NullHandler())  # only servers write logs; other commands print messages
 
 
 def event(level: int, name: str, **fields: Any) -> None:
-    """Logs one event. Fields must not contain secrets. Identify keys by their ids."""
+    """Logs one event. Fields must not contain secrets, so use key ids to identify keys."""
     logger.log(level, name, extra={"fields": fields})
 
 
@@ -33,16 +33,17 @@ def bugs_logged() -> Iterator[None]:
 class Throttled:
     """Logs at most one line per second for each cause, so that an outage under load does not fill the disk.
 
-    The field `others` counts events with the same cause that were withheld since the previous line. `now` comes from
-    time.monotonic.
+    Each line's `others` field counts the events with the same cause that were not logged since the previous line.
+    `now` is a time.monotonic() value.
     """
 
-    CAUSES_MAX = 100  # causes to track at a time; some causes are different each time, for example in a port number
+    # How many causes to track. There can be many different causes, for example if they contain port numbers.
+    CAUSES_MAX = 100
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._silent_until: dict[str, float] = {}
-        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # how many events, and the last one's fields
+        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # how many events, and the last event's fields
 
     def event(self, now: float, cause: str, **fields: Any) -> None:
         if cause not in self._silent_until and len(self._silent_until) >= self.CAUSES_MAX:
@@ -54,7 +55,7 @@ class Throttled:
             self._log(now, cause, withheld, fields)
 
     def flush(self, now: float) -> None:
-        """Logs events that have been withheld for a second. Called once a second."""
+        """Logs withheld events whose cause was last logged at least a second ago. Called once a second."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
             if cause in self._withheld:
@@ -85,14 +86,14 @@ class Readable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = " ".join(f"{name}={value}" for name, value in getattr(record, "fields", {}).items())
-        # Client-supplied text must not be able to move the cursor or forge a log line.
+        # Text from clients must not be able to move the cursor or forge a log line.
         line = printable(f"{time} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip())
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
         return line + ("\n" + printable_lines(trace) if trace else "")
 
 
 def configure() -> None:
-    """Sends our events and all libraries' warnings to standard error, in the same format."""
+    """Sends Petstore's events and libraries' warnings to standard error in the same format."""
     handler = logging.StreamHandler()
     handler.setFormatter(Readable() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

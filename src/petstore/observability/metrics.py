@@ -1,6 +1,6 @@
-"""The metrics. Components update plain numbers, which each worker passes to prometheus-client once a second.
+"""Defines the metrics. Components update plain numbers, which each worker passes to prometheus-client once a second.
 
-The numbers belong to one process and are updated only in the event loop's thread, so they need no locks.
+Each process has its own numbers and updates them only in the event loop's thread, so they need no locks.
 docs/reference/metrics.md is generated from this file.
 """
 
@@ -24,7 +24,7 @@ class Metric(Generic[Cell]):
 
 
 class Counter(Metric[float]):
-    """A number that only increases. `cells` contains the increases since the last call of `take`."""
+    """A number that only increases. `cells` contains the increases since the last call to `take`."""
 
     kind = "counter"
 
@@ -32,7 +32,7 @@ class Counter(Metric[float]):
         self.cells[labels] = self.cells.get(labels, 0) + by
 
     def take(self) -> Iterator[Sample]:
-        """Yields the increases since the last call, and resets them."""
+        """Yields the increases since the last call and resets them."""
         yield from ((self.name, labels, number) for labels, number in self.cells.items())
         self.cells.clear()
 
@@ -40,7 +40,7 @@ class Counter(Metric[float]):
 class Gauge(Metric[float]):
     """A number that can go up and down. `mode` determines how the running workers' values are merged.
 
-    A gauge with the mode `node` describes the whole node. It is set for each scrape.
+    A gauge with the mode `node` describes the whole node. Its value is set before each scrape.
     """
 
     kind = "gauge"
@@ -60,7 +60,7 @@ class Gauge(Metric[float]):
 
 
 class Histogram(Metric[list[float]]):
-    """Counts values in buckets. Each cell has a count for each bound, a count for larger values, and the sum."""
+    """Counts values in buckets. Each cell contains a count per bound, a count of larger values, and the sum."""
 
     kind = "histogram"
 
@@ -74,7 +74,7 @@ class Histogram(Metric[list[float]]):
         cell[-1] += value * times
 
     def take(self) -> Iterator[Sample]:
-        """Yields the counts since the last call, and resets them. The last label of a bucket is its bound."""
+        """Yields the counts since the last call and resets them. Each bucket's last label is its upper bound."""
         for labels, cell in self.cells.items():
             for bound, count in zip((*self.bounds, float("inf")), cell[:-1], strict=True):
                 yield f"{self.name}_bucket", (*labels, str(bound)), count

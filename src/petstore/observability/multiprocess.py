@@ -1,10 +1,10 @@
 """Merges the metrics of a node's workers, using prometheus-client's multiprocess mode.
 
 Each running worker locks a numbered slot, and prometheus-client uses the slot number instead of a process id. When a
-worker dies, a new one takes over its slot and continues its counters. As a result, counters never decrease while the
+worker dies, a new worker takes over its slot and continues its counters. As a result, counters never decrease while the
 service runs, and the number of files depends only on the number of concurrent workers.
 
-prometheus_client is imported on demand, because its import is slow.
+prometheus_client is imported on demand, because importing it is slow.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-# The files of a slot and their sizes, which are large enough for all values of all labels. Disk space for them is
+# The files in each slot and their sizes, which are large enough for all combinations of labels. Disk space for them is
 # allocated on startup, because prometheus-client maps them into memory, and writing to an unallocated page on a full
 # disk would kill the worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
 _OPERATIONS = len(COUNTED) + 1  # including `site`
 SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
-LOCK = "lock"  # shared by all running workers
+LOCK = "lock"  # all running workers hold a shared lock on this file
 
 _NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and metric.mode == "node"]
 _WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
 
 
 class WorkerMetrics:
-    """Writes the metrics of this worker."""
+    """Writes this worker's metrics."""
 
     def __init__(self, directory: Path) -> None:
         """Takes a slot and allocates its files. Raises OSError."""
@@ -52,21 +52,22 @@ class WorkerMetrics:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
             self._heartbeat = directory / f"{self._slot}.lock"
-            os.utime(self._heartbeat)  # before allocating the files, because the worker serves even if that fails
-            mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # it has no annotations
+            os.utime(self._heartbeat)  # do this first, because the worker keeps serving even if allocation fails
+            mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # not annotated
             for name, size in SIZES.items():
                 _allocate(directory / f"{name}_{self._slot}.db", size)
             self._locks = locks.pop_all()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)
         self._directory = directory
-        self._value_class: Any = MultiProcessValue(lambda: self._slot)  # type: ignore[no-untyped-call]  # as above
+        self._value_class: Any = MultiProcessValue(lambda: self._slot)  # type: ignore[no-untyped-call]  # not annotated
         self._values: dict[tuple[str, Labels], Any] = {}
 
     def write(self) -> None:
         """Writes all metrics.
 
-        Uses the value class on which prometheus-client's Counter, Gauge and Histogram are built, with the same names
-        and files. A Histogram accepts only one observation at a time, which would take a microsecond for each request.
+        Bypasses prometheus-client's Counter, Gauge and Histogram, and uses the value class they are built on, with the
+        same names and files. A Histogram accepts only one observation at a time, which would add a microsecond to each
+        request.
         """
         for metric in _WORKER_METRICS:
             for name, labels, number in metric.take():
@@ -81,22 +82,25 @@ class WorkerMetrics:
 
     def _new_value(self, metric: Metric[Any], name: str, labels: Labels) -> Any:
         family = metric.name.removesuffix("_total")
-        label_names = (*metric.labels, "le")[: len(labels)]  # only buckets have the last label
+        label_names = (*metric.labels, "le")[: len(labels)]  # only histogram buckets have the label `le`
         mode = metric.mode if isinstance(metric, Gauge) else ""
         return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
 
     def close(self) -> None:
-        """Writes all metrics and removes this worker's gauges. Its counters still count toward the totals."""
+        """Writes all metrics and removes this worker's gauges. Its counters are still included in the totals."""
         from prometheus_client.multiprocess import mark_process_dead
 
         self.write()
         self._value_class.close_all_files()
-        mark_process_dead(self._slot, self._directory)  # type: ignore[no-untyped-call]  # as above
+        mark_process_dead(self._slot, self._directory)  # type: ignore[no-untyped-call]  # not annotated
         self._locks.close()
 
 
 def last_heartbeat(directory: Path) -> float | None:
-    """Returns when any worker last sent a heartbeat, in Unix seconds, or None. Workers send one every second."""
+    """Returns the time of the latest heartbeat from any worker in Unix seconds, or None.
+
+    Workers send a heartbeat every second.
+    """
     if not is_directory(directory):
         return None
     return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
@@ -128,10 +132,10 @@ def merged(directory: Path) -> "CollectorRegistry":
     registry.register(_NodeGauges())
     if is_directory(directory):
         for path in directory.glob("*.lock"):
-            # Remove the gauges of killed workers. Hold the lock meanwhile, so that no new worker takes the slot.
+            # Remove killed workers' gauges while holding the slot's lock, so that no new worker can take the slot.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # as above
-        MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # as above
+                mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # not annotated
+        MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # not annotated
     return registry
 
 
@@ -147,7 +151,10 @@ class _NodeGauges:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Allocates disk space. Raises OSError, but leaves no empty file behind, which would make every scrape fail."""
+    """Allocates disk space for a file. Raises OSError.
+
+    On failure, removes the file if it is empty, because an empty file would make every scrape fail.
+    """
     with _opened(path) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -158,13 +165,16 @@ def _allocate(path: Path, size: int) -> None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Opens a file, or creates it. Raises OSError."""
+    """Opens a file, and creates it if it does not exist. Raises OSError."""
     return os.fdopen(open_file(path), "rb+")
 
 
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """Holds a file's lock. Raises BlockingIOError if another process has it, and other OSErrors."""
+    """Holds a lock on a file. Raises OSError.
+
+    With LOCK_NB, raises BlockingIOError if another process holds the lock.
+    """
     with _opened(path) as file:
         fcntl.flock(file, how)
         yield
