@@ -36,9 +36,9 @@ async def revoke(request: ConsoleRequest) -> Response:
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
-    """Performs an action on an operator other than the one who is signed in.
+    """Changes another operator's role or revokes another operator.
 
-    Operators cannot revoke their own access, because the last operator could lock everybody out by mistake.
+    Operators cannot do this to themselves, because the last operator could lock everyone out by mistake.
     """
     if name == request.session.name:
         text = "You cannot change your own role or revoke yourself. Ask another operator, or use the command line."
