@@ -48,7 +48,7 @@ async def _change(request: ConsoleRequest, name: str, action: Callable[[], Await
 
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
-    # Read the operators before taking the tokens. If reading fails, the next page can still show the tokens.
+    # Read the operators before removing the tokens from the session, so that a failed read does not lose the tokens.
     found = await request.state.stores["live"].operators.all()
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {

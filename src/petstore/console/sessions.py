@@ -132,7 +132,7 @@ class SignInLimits:
         self._failures: dict[tuple[bytes, str], tuple[int, int]] = {}
 
     def retry_after(self, address: str, token: str) -> int:
-        """Returns the seconds until the client may try a token with this prefix again, or 0 if it may try now."""
+        """Returns how many seconds the client must wait before it may try a token with this prefix again."""
         start, used = self._failures.get(_counter(address, token), (0, 0))
         decision = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[2]
         return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
