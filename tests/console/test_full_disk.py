@@ -11,7 +11,7 @@ from harness.consoles import Console, ConsoleClient, cells, running_console, tex
 from harness.disks import filled, small_disk
 from harness.servers import Server
 
-FULL = "The disk of"
+FULL = "The disk used by"
 PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/new", "bans", "bills", "deprecated",
          "audit", "operators", "health", "help", "nowhere"]  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     for page in [*PAGES, f"keys/{key_id}"]:
         shown = text_of(operator.get(f"/live/{page}"))
         assert f"{FULL} {data} has been full or nearly full since " in shown, page
-        assert "0 Bytes are left" in shown and "delete only replaced-… and gate.mdb.damaged-…" in shown, page
+        assert "(0 Bytes free)" in shown and "delete only replaced-… and gate.mdb.damaged-…" in shown, page
     assert FULL in text_of(operator.get("/live/overview/refresh", **{"HX-Request": "true"}))
     health = operator.get("/live/health")
     assert '<span class="badge down">full</span> 0 Bytes' in health.text

@@ -134,7 +134,7 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -
     assert f"/staging/animals?added_by={key_id}" in operator.get(f"/staging/keys/{key_id}").text
     token = operator.console.add_operator("grace")
     of_operator = operator.post("/live/keys/identify", secret=token)
-    assert "the token of the operator grace. Revoke it under Operators." in text_of(of_operator)
+    assert "the token of the operator grace, not a key's secret. Revoke it under Operators." in text_of(of_operator)
     assert token not in of_operator.text
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
 
@@ -227,9 +227,9 @@ def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now
     assert "Disable the old secret now" not in operator.get(f"/live/keys/{key_id}").text
     page = operator.submit(f"/live/keys/{key_id}/rotate", overlap="24h")
     (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
-    assert "The old secret stops working" in text_of(page) and "Disable the old secret now" in page.text
+    assert "The old secret works until" in text_of(page) and "Disable the old secret now" in page.text
     seen = console.sign_in("a viewer of secrets", "viewer").get(f"/live/keys/{key_id}").text
-    assert "The old secret stops working" in seen and "Disable the old secret now" not in seen
+    assert "The old secret works until" in seen and "Disable the old secret now" not in seen
     ended = operator.submit(f"/live/keys/{key_id}/end-old-secret")
     assert "The old secret no longer works." in text_of(ended) and "Disable the old secret now" not in ended.text
     assert (status_of(server, new), status_of(server, old)) == (200, 401)

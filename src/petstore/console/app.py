@@ -26,7 +26,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 
-PAGE_TIMEOUT = 10.0  # seconds, for GET requests. Actions have no timeout
+PAGE_TIMEOUT = 10.0  # seconds. Only GET requests have a timeout
 
 
 def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
@@ -43,13 +43,13 @@ def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
-_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form
+_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form. Viewers cannot open it
 
 
 def _page(
     path: str, content: Callable[[ConsoleRequest], Awaitable[dict[str, Any]]], template: str, part: str
 ) -> list[Route]:
-    """Returns the route for a page and the route for the part that htmx loads (refreshed data or more table rows)."""
+    """Returns two routes: one for the page and one for the part that htmx loads (refreshed data or more table rows)."""
 
     async def show(request: ConsoleRequest) -> Response:
         return request.page(template, **await content(request))
@@ -122,7 +122,7 @@ class Console(NamedTuple):
 async def open_console(
     settings: Settings, service_url: str, stores: dict[Environment, Store], gate: Gate, clock: Callable[[], float]
 ) -> AsyncIterator[Console]:
-    """Opens the console. The caller has already opened the stores and the gate."""
+    """Opens the console. The stores and the gate must already be open."""
     async with Jobs() as jobs:
         state = ConsoleState(stores, gate, clock, settings, service_url, jobs)
         yield Console(_app(state), f"{state.origin.url}/sign-in?token={state.sessions.new_link_token()}")

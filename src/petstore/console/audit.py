@@ -1,4 +1,4 @@
-"""The audit page, which lists and filters the changes made by operators."""
+"""The audit page, which lists audit entries and filters them by operator, action and text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Background work: values that are slow to compute, and jobs that run longer than a request."""
+"""Background work: values that are slow to compute, and jobs that take too long for a single request."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from petstore.observability.logs import event, logger
 T = TypeVar("T")
 
 WAIT_TIMEOUT = 0.08  # how many seconds a page waits for a new result
-FRESH_SECONDS = 2.0  # a result is not recomputed until it is this old
+FRESH_SECONDS = 2.0  # minimum pause between two computations, in seconds
 PAUSE_FACTOR = 50  # a computation that takes 1 s is followed by a pause of 50 s, to limit the load on the store
-JOBS_MAX = 20  # jobs kept in memory, with their files on disk
+JOBS_MAX = 20  # if there are more jobs, the oldest finished ones and their files are deleted
 RUNNING_MAX = 2
-WAITING_MAX = 10  # each waiting job keeps its upload on disk
+WAITING_MAX = 10  # limited because each waiting job keeps its uploaded file on disk
 ANSWER_TIMEOUT = 600.0  # how many seconds a job waits for an operator's answer
 
 
@@ -35,7 +35,7 @@ class Result(NamedTuple, Generic[T]):
 
 
 class BackgroundValue(Generic[T]):
-    """A value computed in the background. At most one `compute` runs at a time, with long pauses between runs."""
+    """A value computed in the background. Computations never overlap, and a slow one is followed by a long pause."""
 
     def __init__(self, compute: Callable[[], Awaitable[T]], *, wait_timeout: float = WAIT_TIMEOUT) -> None:
         self._compute = compute
@@ -46,9 +46,9 @@ class BackgroundValue(Generic[T]):
         self._due = float("-inf")
 
     async def latest(self, *, first_timeout: float = 0.0) -> Result[T] | None:
-        """Returns a new result if it is ready in time, otherwise the previous one, or None if there is none yet.
+        """Returns a new result if it is ready in time, otherwise the previous result, or None if there is none yet.
 
-        A page that would be wrong without a result can wait up to `first_timeout` seconds for the first one.
+        A page that would be wrong without a result can set `first_timeout` to wait longer for the first result.
         """
         if time.monotonic() >= self._due and self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -59,7 +59,7 @@ class BackgroundValue(Generic[T]):
         return None if self._value is None else Result(self._value, time.monotonic() - self._computed_at)
 
     def invalidate(self) -> None:
-        """Makes the next call to `latest` recompute the value. Call this when the operator has changed the data."""
+        """Makes the next call to `latest` recompute the value. Call this after an operator changes the data."""
         self._due = float("-inf")
 
     async def _run(self) -> None:
@@ -68,27 +68,27 @@ class BackgroundValue(Generic[T]):
         try:
             self._value = await self._compute()
             self._computed_at = time.monotonic()
-        except Unavailable as error:  # the page shows the previous result and its age
+        except Unavailable as error:  # pages continue to show the previous result and its age
             event(logging.WARNING, "background value failed", cause=str(error))
         finally:
             self._task = None
-            if self._due == float("inf"):  # otherwise the value was invalidated during the computation
+            if self._due == float("inf"):  # the value was not invalidated during the computation
                 took = time.monotonic() - began
                 self._due = time.monotonic() + max(FRESH_SECONDS, PAUSE_FACTOR * took)
 
 
 class Job(msgspec.Struct):
-    """An import, export, undo or restore that has completed `done` of `total` steps."""
+    """An import, export, undo or restore. `done` and `total` measure the progress of the current step."""
 
     environment: Environment
     title: str
     total: int
-    file_name: str = ""  # the name of the downloaded file
-    link: str = ""  # the path of the related import
+    file_name: str = ""  # the name of an exported file when it is downloaded
+    link: str = ""  # the path of the import's page
     done: int = 0
-    step: str = ""  # describes the current step of a job with several steps
+    step: str = ""  # a description of the current step, if the job has several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"
-    question: str = ""  # shown while the job is `waiting`
+    question: str = ""  # shown to the operator while the job is `waiting`
     answered: asyncio.Future[bool] | None = None
     result: str = ""
     errors: list[str] = []
@@ -107,7 +107,7 @@ class Job(msgspec.Struct):
         self.step, self.done, self.total = step, 0, total
 
     async def confirm(self, question: str, timeout_seconds: float = ANSWER_TIMEOUT) -> None:
-        """Waits for an operator to answer yes. Raises OperatorError if the answer is no or does not arrive in time."""
+        """Asks the operator to confirm. Raises OperatorError if the answer is no or does not arrive in time."""
         self.answered = asyncio.get_running_loop().create_future()
         self.state, self.question = "waiting", question
         try:
@@ -122,7 +122,7 @@ class Job(msgspec.Struct):
 
 
 class Jobs:
-    """A context manager for jobs. On exit, cancels running jobs, waits for them to stop and deletes their files."""
+    """Runs background jobs. On exit, cancels the running jobs, waits for them to stop and deletes all job files."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -139,10 +139,10 @@ class Jobs:
         self._directory.cleanup()
 
     def start(self, job: Job, work: Callable[[Job], Awaitable[str]]) -> Job:
-        """Starts a job. `work` returns the result to show. Raises OperatorError if too many jobs are running."""
+        """Starts a job. `work` returns a message for the operator. Raises OperatorError if there are too many jobs."""
         self._check_running()
         if self._count("waiting") >= WAITING_MAX:
-            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer. Answer one first, or wait.")
+            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer. Answer one, or try again later.")
         ended = [each for each in self._jobs.values() if each.state in ("finished", "failed")]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]

@@ -1,7 +1,7 @@
 """Forms that edit a key or an animal.
 
 The hidden field `base` contains the record as it was when the form was loaded. Submitting the form changes only the
-units that differ from this record. See docs/decisions/0023 for the reasons.
+units (groups of related fields) that differ from this record. See docs/decisions/0023 for the reasons.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ C = TypeVar("C", bound=msgspec.Struct)  # changes to R
 
 
 def base_of(form: Form, kind: type[R]) -> R | None:
-    """Returns the record as it was when the form was loaded, or None if the form lacks it. Raises HTTPException."""
+    """Returns the record in the field `base`, or None if the field is empty. Raises HTTPException if it is invalid."""
     text = form.text("base")
     try:
         return msgspec.json.decode(text, type=kind) if text else None
@@ -32,7 +32,7 @@ def changes_in(
 ) -> C:
     """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
 
-    After a conflict, the operator can choose to keep the saved values. The field `keep` lists the units to keep.
+    After a conflict, the operator can choose to keep the saved values. The field `keep` then lists their units.
     """
     wanted = parse(form)
     if base is None:
@@ -47,7 +47,7 @@ def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
-    """Returns the template context for an edit form. `form` is the submitted form if it failed with `error`."""
+    """Returns the template context for an edit form. After a failure, `form` is the submitted form."""
     if isinstance(error, Conflict):
         conflicts = [
             (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))
@@ -60,7 +60,7 @@ def edit_context(record: R | None, form: Form | None, error: Exception | None) -
 
 
 def with_colleague(message: str, error: Exception | None, found: FoundEntries) -> str:
-    """Returns the message of a Conflict with the name of the operator who changed the values, if an entry has it."""
+    """Replaces "someone else" in a Conflict's message with the operator's name, if the audit entries show it."""
     if not isinstance(error, Conflict):
         return message
     names = tuple(f"{field_in_words(unit[0])} " for unit in error.units)

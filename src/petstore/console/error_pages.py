@@ -24,9 +24,9 @@ def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {
         403: "Your role is viewer. You can see every page, but you cannot change anything.",
-        404: "Nothing was found at this address. It may have been removed, or it may be in the other environment.",
+        404: "This page was not found. The record may have been removed, or it may be in the other environment.",
         405: "This address does not support that method.",
-        408: "The form did not arrive in time.",
+        408: "The form took too long to arrive. Try again.",
         413: f"The form or the file is too large. The maximum file size is {UPLOAD_MAX // 2**20:,} MiB.",
     }.get(error.status_code, "The request is not valid.")
     response = error_page(request, error.status_code, text)
@@ -43,7 +43,7 @@ def unavailable(request: Request, error: Exception) -> Response:
     text = failed_change(error)
     if reads:
         since = f"since {when(state.unavailable_since)} or earlier"
-        fault = f"The store or the gate has not responded {since}. Run petstore check, or see the log, for the cause."
+        fault = f"The store or the gate has not responded {since}. Run petstore check or see the log for the cause."
         text = f"{full_disk(error) if isinstance(error, DiskFull) else fault} This page retries automatically."
     response = error_page(request, 503, text, back="" if reads else previous_page(request))
     if reads:
@@ -59,14 +59,14 @@ def internal_error(request: Request, error: Exception) -> Response:
 
 
 def previous_page(request: Request) -> str:
-    """Returns the path of the page that the request was sent from, or an empty string if the browser does not say."""
+    """Returns the path of the console page that sent the request, or an empty string if it is unknown."""
     state: ConsoleState = request.scope["console"]
     origin, slash, path = request.headers.get("referer", "").removeprefix(state.origin.url).partition("/")
     return f"/{path}" if slash and not origin else ""
 
 
 def error_page(request: Request, status: int, text: str, back: str = "") -> Response:
-    """Returns the page. `back` is the path of a page to return to."""
+    """Returns an error page. `back` is the path that the link to the previous page points to."""
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
     state: ConsoleState = request.scope["console"]

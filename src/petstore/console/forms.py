@@ -1,4 +1,4 @@
-"""Reads forms. Limits their size, fields and transfer time, regardless of what the request headers claim."""
+"""Reads submitted forms. Limits their size, number of fields and transfer time, whatever the request headers claim."""
 
 import asyncio
 import logging
@@ -13,18 +13,18 @@ from starlette.types import Message, Receive
 
 FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
-FIELDS_MAX = 2_000  # more than the number of animals that one request can change
+FIELDS_MAX = 2_000  # higher than the number of animals that one request can change
 UPLOAD_FIELDS_MAX = 10
 CONTENT_TYPE_MAX = 256  # characters
-CLOSE = {"connection": "close"}  # because the rest of the body is not read
+CLOSE = {"connection": "close"}  # the rest of the body is not read, so the connection cannot be reused
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE).search
 
-# python_multipart logs a warning for each malformed form, but these are client errors.
+# python_multipart logs a warning for each malformed form. Client errors should not be logged.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Form:
-    """The values of a form. If they are rejected, the page shows them again."""
+    """The values of a form. If a value is invalid, the page shows the form again with these values."""
 
     def __init__(self, data: FormData | Sequence[tuple[str, str]] = ()) -> None:
         self._data = data if isinstance(data, FormData) else FormData(list(data))
@@ -49,7 +49,7 @@ async def read_form(
     if len(content_type) > CONTENT_TYPE_MAX:
         raise HTTPException(400, headers=CLOSE)
     charset = _CHARSET(content_type)
-    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # some Python codecs always raise
+    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # some of Python's codecs always fail
         raise HTTPException(400, headers=CLOSE)
     length = request.headers.get("content-length", "")
     if length and int(length) > max_bytes:
@@ -67,15 +67,15 @@ async def read_form(
 
 
 def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:
-    """Returns the names and values in the body. Raises HTTPException.
+    """Returns the name and value of each field in the body. Raises HTTPException.
 
-    Starlette's parser would be slow for 64 KiB of empty fields, because it makes a Python call for each field.
+    Does not use Starlette's parser, which makes a Python call for each field and is slow for 64 KiB of empty fields.
     """
     try:
         if content_type and content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
             raise ValueError
         return parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
-    except ValueError:  # another content type, too many fields, or bytes that a browser would have encoded
+    except ValueError:  # wrong content type, too many fields, or bytes that a browser would have encoded
         raise HTTPException(400, headers=CLOSE) from None
 
 

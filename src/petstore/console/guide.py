@@ -15,7 +15,7 @@ from petstore.console.state import ConsoleState
 
 PACKAGED = Path(__file__).with_name("console.md")
 CHECKOUT = Path(__file__).parents[3] / "docs/console.md"
-TITLE_TOKENS = 3  # the title's start, text and end. They are skipped because the page has its own heading
+TITLE_TOKENS = 3  # the guide's title (start, text and end), which is skipped because the page has its own heading
 
 
 async def show(request: ConsoleRequest) -> Response:
@@ -38,7 +38,7 @@ def _guide() -> Markup:
         if token.type == "heading_open" and following is not None:
             token.attrSet("id", re.sub(r"\W+", "-", following.content.lower()))
         token.children = _without_outer_links(token.children or [])
-    # We wrote the text, and the parser escapes any HTML in it.
+    # This is safe because the guide is our own text and the parser escapes any HTML in it.
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))  # noqa: S704  # nosec B704
 
 

@@ -19,12 +19,12 @@ from petstore.settings import Settings
 from petstore.store import Store
 
 CHECK_TIMEOUT = 2.0  # seconds
-SILENT_AFTER = 10.0  # seconds without a heartbeat. Workers send one every second
+SILENT_AFTER = 10.0  # seconds without a heartbeat before the service counts as down. Workers send one every second
 HISTORY_SECONDS = 300.0
-DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much space to reach their usual size
+DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much space to grow to their usual size
 DURATION = "petstore_request_duration_seconds_bucket"
 
-Buckets = dict[float, float]  # upper bound in seconds → number of requests up to this bound
+Buckets = dict[float, float]  # maps an upper bound in seconds to the number of requests that took at most that long
 
 
 class Check(NamedTuple):
@@ -67,8 +67,8 @@ class Node:
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, a gate that is down.
 
-        With PostgreSQL, the service may run only on other machines. In that case, a service that is not running is a
-        problem only if it has run on this machine before.
+        With PostgreSQL, the service may run only on other machines. A service that is not running on this machine is
+        then a problem only if it has run here before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -89,7 +89,7 @@ class Node:
             *(_timed(store.database.ping()) for store in self._stores.values()), _timed(self._gate.keys_version("live"))
         )
         if not gate.error and self._gate.degraded():
-            gate = gate._replace(error="Redis does not respond, so each node uses local counters")
+            gate = gate._replace(error="Redis is not responding, so each node uses local counters")
         settings = self._settings
         # Read the disk in a thread, so that the console keeps responding if the disk hangs.
         free_bytes, last_backup = await asyncio.to_thread(_read_disk, settings.data)
@@ -107,13 +107,13 @@ class Node:
         }
 
     async def _read_workers(self) -> dict[str, Any]:
-        """Returns totals for all workers. `latency` covers the last five minutes; None if there were no requests."""
+        """Returns totals for all workers. `latency` covers the last 5 minutes and is None if there were no requests."""
         sums, buckets = await asyncio.to_thread(_read_metrics, self._settings.data / METRICS)
         now = time.monotonic()
         while self._history and (
             now - self._history[0][0] > HISTORY_SECONDS or _total(self._history[0][1]) > _total(buckets)
         ):
-            self._history.popleft()  # too old, or from before a restart of the service
+            self._history.popleft()  # too old, or recorded before the service was restarted
         self._history.append((now, buckets))
         return {
             "running": int(sums["petstore_workers"]),
@@ -125,13 +125,13 @@ class Node:
 
 
 def _read_disk(data: Path) -> tuple[int | None, float | None]:
-    """Returns the free bytes and the time of the last backup."""
+    """Returns the free disk space in bytes and the time of the last backup."""
     backup = data / LAST_BACKUP
     return _free_bytes(data), backup.stat().st_mtime if backup.exists() else None
 
 
 def _free_bytes(data: Path) -> int | None:
-    """Returns the free disk space, or None if PostgreSQL and Redis are used and there is no data directory."""
+    """Returns the free disk space in bytes, or None if there is no data directory (with PostgreSQL and Redis)."""
     return shutil.disk_usage(data).free if data.is_dir() else None
 
 
@@ -140,7 +140,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """Returns the latency of requests between two readings of a cumulative histogram, or None if there were none."""
+    """Returns the latency between two readings of a cumulative histogram, or None if there were no requests."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:
@@ -154,7 +154,7 @@ def _total(buckets: Buckets) -> float:
 
 
 def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
-    """Returns the sum of each metric over its labels, and the histogram of response times.
+    """Returns each metric, summed over all labels, and the histogram of response times.
 
     Both are empty if no service is running.
     """

@@ -1,4 +1,4 @@
-"""Pages that list, create, identify, show and change keys, and the list of bans."""
+"""Pages that list, create, identify, show and change keys, and the page that lists bans."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -68,7 +68,7 @@ async def identify(request: ConsoleRequest) -> Response:
     """Shows the key that a secret belongs to.
 
     The browser sends the secret in the body of a POST, never in a URL, and no page shows it again. The secret's prefix
-    says which environment to search. This may not be the environment of the page.
+    determines which environment to search. The page may be in the other environment.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
@@ -77,7 +77,7 @@ async def identify(request: ConsoleRequest) -> Response:
             operator = await request.live_admin.identify_operator(secret)
         except OperatorError as error:
             return await identify_page(request, 404, str(error))
-        text = f"This is not a key's secret but the token of the operator {operator.name}. Revoke it under Operators."
+        text = f"This is the token of the operator {operator.name}, not a key's secret. Revoke it under Operators."
         return await identify_page(request, 422, text)
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
@@ -99,7 +99,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     expiring = request.parameter("expiring") if request.parameter("expiring") in EXPIRING else ""
     expires_by = request.now + parse_duration(expiring) if expiring else None
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # bans are in the gate, not in the store
+    if state in ("active", "banned"):  # bans are stored in the gate, so the store cannot filter by them
         bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
         banned = [ban.key_id for ban, _ in bans.value] if bans else []
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
@@ -124,7 +124,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[KeyStatus | None]:
-    """Returns the status of each key. If the gate does not respond, every status is None, and pages leave it out."""
+    """Returns the status of each key. If the gate is not responding, every status is None, and quotas are unknown."""
     with contextlib.suppress(Unavailable):
         if await request.state.gate_responds():
             return [*await statuses(request.state.gate, keys, request.now)]
@@ -132,14 +132,14 @@ async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[K
 
 
 def plan_of(form: Form) -> Plan:
-    """Returns the plan in the form. Raises OperatorError if it is missing or unknown."""
+    """Returns the plan selected in the form. Raises OperatorError if it is missing or unknown."""
     if form.text("plan") not in PLANS:
         raise OperatorError("Choose a plan.")
     return cast(Plan, form.text("plan"))
 
 
 def scopes_of(form: Form) -> list[Scope]:
-    """Returns the selected scopes. Raises OperatorError if there are none."""
+    """Returns the scopes selected in the form. Raises OperatorError if none are selected."""
     scopes = [scope for scope in SCOPES if scope in form.texts("scope")]
     if not scopes:
         raise OperatorError("Choose at least one scope. A key without scopes cannot do anything.")
@@ -147,7 +147,7 @@ def scopes_of(form: Form) -> list[Scope]:
 
 
 def enterprise_limits(form: Form) -> Limits | None:
-    """Returns the limits in the form, or None if the plan is not enterprise. Raises OperatorError."""
+    """Returns the limits in the form, or None if the plan is not enterprise. Raises OperatorError if one is invalid."""
     if form.text("plan") != "enterprise":
         return None
     texts = [form.text(name).strip().replace(",", "") for name in ("per_minute", "per_day")]
@@ -160,12 +160,12 @@ def enterprise_limits(form: Form) -> Limits | None:
 
 
 async def refresh(request: ConsoleRequest) -> Response:
-    """Returns the part that the page reloads every few seconds."""
+    """Returns the part of a key's page that reloads every few seconds."""
     return request.part("keys/refresh.html", **await _key_content(request, await request.key()), refreshed=True)
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """Returns the next entries of the history."""
+    """Returns the next rows of the key's history."""
     subject = _subject(await request.key())
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
@@ -203,10 +203,10 @@ def _action(action: Callable[[Admin, str], Awaitable[ApiKey]], done: str) -> Han
     return act
 
 
-suspend = _action(Admin.suspend_key, "The key is suspended. The service refuses its requests until you resume it.")
+suspend = _action(Admin.suspend_key, "The key is suspended. Requests with this key are refused until you resume it.")
 end_old_secret = _action(Admin.end_old_secret, "The old secret no longer works.")
 resume = _action(Admin.resume_key, "The key is no longer suspended.")
-revoke = _action(Admin.revoke_key, "The key is revoked. The service now refuses its requests.")
+revoke = _action(Admin.revoke_key, "The key is revoked. The service now refuses all requests with this key.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:

@@ -36,9 +36,9 @@ async def revoke(request: ConsoleRequest) -> Response:
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
-    """Performs an action on an operator other than the one who is signed in.
+    """Changes another operator's role or revokes another operator.
 
-    Operators cannot revoke their own access, because the last operator could lock everybody out by mistake.
+    Operators cannot do this to themselves, because the last operator could lock everyone out by mistake.
     """
     if name == request.session.name:
         text = "You cannot change your own role or revoke yourself. Ask another operator, or use the command line."
@@ -48,7 +48,7 @@ async def _change(request: ConsoleRequest, name: str, action: Callable[[], Await
 
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
-    # Read the operators before taking the tokens. If reading fails, the next page can still show the tokens.
+    # Read the operators before removing the tokens from the session, so that a failed read does not lose the tokens.
     found = await request.state.stores["live"].operators.all()
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {

@@ -19,7 +19,7 @@ from petstore.wording import parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 PAGE_SIZE = 50
-KEPT_MAX = 50  # how many of the kept animals a page lists
+KEPT_MAX = 50  # maximum number of kept animals that an import's page lists
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
@@ -28,7 +28,7 @@ async def start_import(request: ConsoleRequest) -> Response:
     upload = form.file("file")
     if upload is None or not upload.filename:
         return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
-    # The name is stored in the audit log, and PostgreSQL rejects some control characters.
+    # Remove control characters. The name is stored in the audit log, and PostgreSQL rejects some of them.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
@@ -37,7 +37,7 @@ async def start_import(request: ConsoleRequest) -> Response:
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
             begun = await request.admin.begin_import(name, checked)
-            while begun.state == "done":  # ask again if another operator imports the file before this one answers
+            while begun.state == "done":  # asks again if another operator has imported the file in the meantime
                 job.link = f"/animals/imports/{begun.id}"
                 await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
                 begun = await request.admin.begin_import(name, checked, repeats=begun.id)
@@ -56,15 +56,15 @@ async def start_import(request: ConsoleRequest) -> Response:
 
 
 async def start_export(request: ConsoleRequest) -> Response:
-    """Exports all animals, or those that match a search."""
+    """Starts a job that exports all animals, or only the animals that match a search."""
     form = await request.form()
     chosen = next((each for each in EXPORTED if each == form.text("form")), EXPORTED[0])
     query = query_of(form.text) if form.text("filter") == "shown" else PetQuery()
 
     async def page_after(after: int) -> Page:
-        if query == PetQuery(status=query.status):  # a filter by status does not need a search
+        if query == PetQuery(status=query.status):  # filtering only by status does not require a search
             return await request.store.pets.page(after=after, limit=BATCH, status=query.status)
-        while True:  # one step of a search may find nothing
+        while True:  # each call reads a limited number of animals, so it may find none
             found = await request.store.pets.search(query, after=after, limit=BATCH)
             if found.pets or not found.more:
                 return Page(found.pets, found.more)
@@ -107,13 +107,13 @@ def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable
         return _refuse(request, str(error), path)
     response = request.redirect(f"/jobs/{job.id}")
     if request.is_htmx:
-        response.status_code = 201  # scripts cannot see redirects, so console.js follows the location header
+        response.status_code = 201  # scripts cannot see redirects. console.js opens the page in the Location header
     return response
 
 
 def _refuse(request: ConsoleRequest, text: str, path: str) -> Response:
     if request.is_htmx:
-        return PlainTextResponse(text, 422)  # the page keeps the chosen file
+        return PlainTextResponse(text, 422)  # the page is not reloaded, so the file stays selected
     request.flash(text, ok=False)
     return request.redirect(path)
 
@@ -124,12 +124,12 @@ async def show_job(request: ConsoleRequest) -> Response:
         return request.part("jobs/progress.html", job=job)
     response = request.page("jobs/show.html", job=job)
     if job.state == "running":
-        response.headers["refresh"] = "2"  # for browsers without JavaScript. With it, htmx refreshes sooner
+        response.headers["refresh"] = "2"  # for browsers without JavaScript. In other browsers, htmx refreshes sooner
     return response
 
 
 async def answer_job(request: ConsoleRequest) -> Response:
-    """Passes the operator's answer to the job that asked."""
+    """Passes the operator's answer to the job that asked the question."""
     job = _find_job(request)
     try:
         request.state.jobs.answer(job, (await request.form()).text("answer") == "yes")
@@ -163,7 +163,7 @@ async def imports(request: ConsoleRequest) -> dict[str, Any]:
 
 
 def _before(request: ConsoleRequest) -> tuple[float, str] | None:
-    """Returns the time and the id of the last import on the previous page."""
+    """Returns the time and id of the last import on the previous page, or None on the first page."""
     try:
         at = float(request.parameter("at"))
     except ValueError:
@@ -204,5 +204,5 @@ async def _import(request: ConsoleRequest) -> Import:
 
 
 def _is_id(text: str) -> bool:
-    """Whether the string can be looked up as an id. PostgreSQL rejects some control characters."""
+    """Whether the store accepts this string as an id. PostgreSQL rejects some control characters."""
     return text.isascii() and text.isprintable()

@@ -41,7 +41,7 @@ CLASS_NAMES: dict[ResponseClass, str] = {
 def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
     """Formats a time in UTC.
 
-    console.js replaces it with a relative time or with the browser's local time. A day stays in UTC.
+    console.js replaces it with a relative time or with the browser's local time. Dates without a time stay in UTC.
     """
     if at is None:
         return "never"
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 def at_most(milliseconds: float) -> str:
-    """Formats a percentile of response times, which is the upper bound of a histogram bucket."""
+    """Formats a latency percentile. Only the upper bound of its histogram bucket is known."""
     return "more than 10 s" if milliseconds == float("inf") else f"at most {milliseconds:g} ms"
 
 
@@ -94,7 +94,7 @@ class Renderer:
             sections=SECTIONS,
         )
         for name in self._templates.list_templates():
-            self._templates.get_template(name)  # compile on startup, so that no request has to wait
+            self._templates.get_template(name)  # compile all templates on startup, so that no request has to wait
 
     def html(
         self, template: str, status: int = 200, headers: Mapping[str, str] | None = None, /, **context: Any
@@ -106,7 +106,7 @@ class Renderer:
         if name not in self._static:
             return PlainTextResponse("No such file.\n", 404)
         body, media_type, version = self._static[name]
-        # The content of a versioned URL never changes.
+        # The content of a versioned URL never changes, so browsers can cache it.
         caching = "max-age=31536000, immutable" if request.query_params.get("v") == version else "no-cache"
         return Response(body, media_type=media_type, headers={"cache-control": caching})
 

@@ -34,7 +34,7 @@ class ConsoleRequest:
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
         self.admin = self.state.admin(self.environment, self.session.actor)
-        self.live_admin = self.state.admin("live", self.session.actor)  # operators are stored only in live
+        self.live_admin = self.state.admin("live", self.session.actor)  # operators are stored only in the live store
         self.now = self.state.clock()
 
     @property
@@ -50,13 +50,13 @@ class ConsoleRequest:
         return self.http.query_params.get(name, "")
 
     def number(self, name: str) -> int:
-        """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for a store."""
+        """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for the store."""
         text = self.parameter(name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
     @property
     def is_htmx(self) -> bool:
-        """Whether htmx requests a part of a page."""
+        """Whether htmx or console.js sent the request."""
         return self.http.headers.get("hx-request") == "true"
 
     def page(self, template: str, status: int = 200, /, **context: Any) -> HTMLResponse:
@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        `first` means that these are the first rows of a new search. The browser then shows the URL of the search.
+        If `first` is true, these are the first rows of a new search, and the address bar changes to the search's URL.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
@@ -86,11 +86,11 @@ class ConsoleRequest:
         self.session.messages.append(FlashMessage(text, ok, link))
 
     def pets_changed(self) -> None:
-        """Makes the next page recount the animals. Call this when the operator has changed some."""
+        """Makes the next page recount the animals. Call this after an operator changes animals."""
         self.state.pet_counts[self.environment].invalidate()
 
     async def act(self, action: Awaitable[object], done: str, path: str) -> Response:
-        """Performs an action and redirects to `path`, with the message `done` or the reason for the failure."""
+        """Performs an action and redirects to `path`. The next page shows the message `done` or an error message."""
         try:
             await action
             self.flash(done)
@@ -99,15 +99,15 @@ class ConsoleRequest:
         return self.redirect(path)
 
     def redirect(self, path: str) -> Response:
-        """Redirects to a page of this environment after a POST."""
+        """Redirects to a page in this environment after a POST."""
         return RedirectResponse(f"/{self.environment}{path}", 303)
 
     async def form(self) -> Form:
-        """Reads the form in the body. Raises HTTPException."""
+        """Reads the form in the request body. Raises HTTPException."""
         return await read_form(self.http)
 
     async def key(self) -> ApiKey:
-        """Returns the key whose id is in the path. Raises HTTPException if there is none, and Unavailable."""
+        """Returns the key whose id is in the path. Raises Unavailable, or HTTPException if there is no such key."""
         key = await self.find_key(self.http.path_params["key_id"])
         if key is None:
             raise HTTPException(404)
@@ -122,14 +122,14 @@ class ConsoleRequest:
 
 
 class Subject(NamedTuple):
-    """An animal or a key. Its page shows its history from the audit log."""
+    """An animal or a key whose page shows its history from the audit log."""
 
     kind: Literal["animal", "key"]
     id: str
     path: str
 
     async def history(self, request: ConsoleRequest) -> FoundEntries:
-        """Returns the entries with numbers below the parameter `before`, newest first. Raises Unavailable."""
+        """Returns the audit entries with numbers below the parameter `before`, newest first. Raises Unavailable."""
         before = request.number("before") or None
         found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
@@ -138,7 +138,7 @@ class Subject(NamedTuple):
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """Returns the value of one cookie, or an empty string. Starlette would decode every cookie in the request."""
+    """Returns a cookie's value, or an empty string. Does not use Starlette, which would decode every cookie."""
     _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
     return rest.partition(";")[0].strip() if found else ""
 
@@ -147,7 +147,7 @@ Handler = Callable[[ConsoleRequest], Awaitable[Response]]
 
 
 def describe(error: Exception | None) -> tuple[int, str]:
-    """Returns the status and the message of the page that shows a form again after this error."""
+    """Returns the HTTP status and the message to use when showing a form again after this error."""
     if error is None:
         return 200, ""
     if isinstance(error, Unavailable):

@@ -12,8 +12,8 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # characters and parameters in a query
-ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only POSTs that viewers may send
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # maximum length and number of parameters of a query
+ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # viewers may send a POST only to these paths
 # Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -51,7 +51,7 @@ class SecurityMiddleware:
                 headers.update(self._headers)
                 headers.setdefault("cache-control", "no-store")
                 if refusal is not None and scope["method"] == "POST":
-                    headers["connection"] = "close"  # the body of a refused request is not read
+                    headers["connection"] = "close"  # the body is not read, so the connection cannot be reused
             await send(message)
 
         try:
@@ -59,7 +59,7 @@ class SecurityMiddleware:
         except ClientDisconnect:
             pass  # the client is gone
         except Exception:
-            # `internal_error` has logged the exception and sent a page. Starlette reraises it for the server.
+            # `internal_error` has already logged the exception and sent an error page, but Starlette reraises it.
             if refusal is not None:
                 raise
 
@@ -72,9 +72,9 @@ class SecurityMiddleware:
             return PlainTextResponse("The console does not accept this host name. See --public-url.\n", 421)
         # Browsers send Origin with every POST. A page on another site cannot fake the console's origin.
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
-            return PlainTextResponse("This request does not come from a console page.\n", 403)
+            return PlainTextResponse("This request did not come from a console page.\n", 403)
         request.scope["session"] = None
-        if path.startswith("/static/"):  # static files contain no data, and error pages need the styles
+        if path.startswith("/static/"):  # static files contain no private data, and error pages need the styles
             return None
         try:
             cookie = cookie_of(request, origin.cookie_name)

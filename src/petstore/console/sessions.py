@@ -16,7 +16,7 @@ from petstore.rate_limits import ADMITTED, SECOND, admit_address
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 3600
-SESSIONS_MAX = 100  # per operator, so that signing in often does not end other operators' sessions
+SESSIONS_MAX = 100  # per operator, so that one operator's sign-ins cannot end another operator's sessions
 FAILURES_PER_MINUTE = 10
 ENTRIES_PER_MINUTE = 10
 COUNTERS_MAX = 10_000
@@ -33,9 +33,9 @@ class FlashMessage(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct):
-    """A session. `name` is None if it was started with the one-time link.
+    """A session. `name` is None if the session was started with the one-time link.
 
-    `operator_created` distinguishes operators with the same name.
+    `operator_created` distinguishes a new operator from a revoked operator with the same name.
     """
 
     name: str | None
@@ -44,7 +44,7 @@ class Session(msgspec.Struct):
     ends: float
     last_active: float
     messages: list[FlashMessage] = []
-    new_secrets: dict[str, str] = {}  # by key id or "operator NAME". Each secret is shown once
+    new_secrets: dict[str, str] = {}  # maps a key id or "operator NAME" to a secret that is shown once
 
     @property
     def actor(self) -> str:
@@ -67,18 +67,18 @@ class Sessions:
         return token
 
     def redeem_link(self, token: str) -> bool:
-        """Whether the token belongs to a valid link. A token can be redeemed only once."""
+        """Redeems the one-time link. Returns whether the token is valid. A token can be redeemed only once."""
         if self._link_digest is None or not secrets.compare_digest(self._link_digest, _digest(token)):
             return False
         self._link_digest = None
         return self._clock() < self._link_ends
 
     def restore_link(self, token: str) -> None:
-        """Makes the link valid again if the sign-in failed after `redeem_link`."""
+        """Makes the link valid again. Call this if the sign-in fails after `redeem_link`."""
         self._link_digest = _digest(token)
 
     def begin(self, operator: Operator | None) -> str:
-        """Starts a session and returns the value of its cookie. A session without an operator has the role operator."""
+        """Starts a session and returns its cookie value. A session from the one-time link has the role operator."""
         now = self._clock()
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         owner: tuple[str | None, float, Role] = (None, 0.0, "operator")
@@ -92,7 +92,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """Returns the open session of a cookie, or None. `automatic` page refreshes do not reset the idle time."""
+        """Returns the cookie's session, or None if it has ended. `automatic` refreshes do not reset the idle time."""
         session, now = self._sessions.get(_digest(cookie)), self._clock()
         if session is None or not session.is_open(now):
             return None
@@ -104,14 +104,14 @@ class Sessions:
         self._sessions.pop(_digest(cookie), None)
 
     def end_all_of(self, session: Session) -> int:
-        """Ends all of the operator's sessions, including this one. Returns how many were ended."""
+        """Ends all of the operator's sessions, including this one. Returns the number of ended sessions."""
         ended = self._cookies_of(session.name, session.operator_created)
         for cookie in ended:
             del self._sessions[cookie]
         return len(ended)
 
     def _cookies_of(self, name: str | None, created: float) -> list[bytes]:
-        """Returns the cookies of an operator's sessions, oldest first."""
+        """Returns the hashed cookies of an operator's sessions, oldest first."""
         owner = (name, created)
         return [cookie for cookie, each in self._sessions.items() if (each.name, each.operator_created) == owner]
 
@@ -123,8 +123,8 @@ def _digest(token: str) -> bytes:
 class SignInLimits:
     """Limits failed sign-ins per client address and token prefix.
 
-    A client that guesses tokens cannot lock out an operator, even from the same address, because their prefixes differ.
-    Trying many prefixes has no realistic chance of success, because a token has 178 random bits.
+    A client that guesses tokens cannot lock out an operator at the same address, because the guessed tokens start with
+    other prefixes. Trying many prefixes has no realistic chance of success, because a token has 178 random bits.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -132,7 +132,7 @@ class SignInLimits:
         self._failures: dict[tuple[bytes, str], tuple[int, int]] = {}
 
     def retry_after(self, address: str, token: str) -> int:
-        """Returns the seconds until the client may try a token with this prefix again, or 0 if it may try now."""
+        """Returns how many seconds the client must wait before it may try a token with this prefix again."""
         start, used = self._failures.get(_counter(address, token), (0, 0))
         decision = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[2]
         return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
@@ -150,7 +150,7 @@ class SignInLimits:
 
 
 class FailureThrottle:
-    """Decides which failures to record, so that a client without a token cannot fill the audit log.
+    """Decides which failed sign-ins to record, so that clients without a token cannot fill the audit log.
 
     Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total. Counts the rest.
     """
@@ -162,7 +162,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """Returns the number of failures skipped since the last recorded one, or None to skip this failure as well."""
+        """Returns the number of failures skipped since the last recorded failure, or None to skip this one too."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()
@@ -173,7 +173,7 @@ class FailureThrottle:
         return self.take_others()
 
     def take_others(self) -> int:
-        """Returns the number of failures skipped since the last recorded one, and resets it to 0."""
+        """Returns the number of failures skipped since the last recorded failure, and resets it to 0."""
         others, self._others = self._others, 0
         return others
 

@@ -1,4 +1,4 @@
-"""Signs operators in, with the one-time link or with a token, and signs them out."""
+"""Signs operators in with the one-time link or a token, and signs them out."""
 
 import contextlib
 import logging
@@ -41,12 +41,12 @@ def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
     """Returns the sign-in page. `target` is the page to open after signing in, by default the requested page."""
-    headers = {"hx-refresh": "true"}  # if htmx requested a part of a page, it reloads the whole page
+    headers = {"hx-refresh": "true"}  # if htmx requested only part of a page, this makes it reload the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
-        # A browser does not send a strict cookie when the user follows a link on another site. It does on a reload.
+        # Browsers do not send a SameSite=Strict cookie after a click on another site, but they send it after a reload.
         headers["refresh"] = "0"
     if asks_for_page:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -55,12 +55,13 @@ def sign_in_page(
 
 
 async def sign_in(request: Request) -> Response:
-    """Handles a GET with the link's token, or a POST with either that token or an operator's token."""
+    """Signs in with the one-time link's token (GET or POST) or with an operator's token (only POST)."""
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
     respond = partial(sign_in_page, request, target=form.text("next"))
-    token = "" if request.method == "HEAD" else form.text("token").strip()  # a link preview must not use up the link
+    # A HEAD request, such as a request for a link preview, must not use up the one-time link.
+    token = "" if request.method == "HEAD" else form.text("token").strip()
     if not token:
         return respond("Enter a token." if is_post else "")
     # Whether the user opened this address directly. Requests from pages on other sites must not count as failures.
@@ -76,9 +77,9 @@ async def sign_in(request: Request) -> Response:
         valid, operator = await _authenticate(state, token)
     except Unavailable as error:
         event(logging.ERROR, "unavailable", cause=str(error))
-        cause = "The store does not respond."
+        cause = "The store is not responding."
         if isinstance(error, DiskFull):
-            cause = f"{full_disk(error)} A sign-in must be recorded in the audit log."
+            cause = f"{full_disk(error)} Nobody can sign in, because each sign-in must be recorded in the audit log."
         return respond(f"{cause} Try again in a moment.", 503)
     if not valid:
         state.sign_in_limits.add_failure(address, token)
@@ -90,7 +91,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
-    """Returns whether the token is valid, and the operator. The operator is None for the one-time link.
+    """Returns whether the token is valid, and its operator (None for the one-time link).
 
     Raises Unavailable if the store does not respond or the sign-in cannot be recorded in the audit log.
     """
@@ -136,7 +137,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def sign_out_everywhere(request: Request) -> Response:
-    """Ends all sessions of this operator in this console."""
+    """Ends all of this operator's sessions in this console."""
     state, session = request.scope["console"], request.scope["session"]
     count = state.sessions.end_all_of(session)
     return await _signed_out(
@@ -147,7 +148,7 @@ async def sign_out_everywhere(request: Request) -> Response:
 async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
     try:
         await state.record(session.actor, action, session.actor, detail)
-    except Unavailable as error:  # signing out must work without an audit entry
+    except Unavailable as error:  # signing out must work even if it cannot be recorded
         event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
     response.delete_cookie(**state.origin.cookie)

@@ -63,7 +63,7 @@ async def export_bill(request: ConsoleRequest) -> Response:
 
 
 async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
-    """Returns the month in the query, or the current month by default, with its end and bill. Raises Unavailable."""
+    """Returns the month in the query (by default the current month), its end and its bill. Raises Unavailable."""
     month = request.parameter("month")
     try:
         span, end = calendar_month(month)
@@ -81,7 +81,7 @@ def _csv(rows: Iterable[Sequence[object]], name: str) -> Response:
 
 
 async def export_deprecated(request: ConsoleRequest) -> Response:
-    """Returns all callers of deprecated operations as CSV."""
+    """Returns a CSV file of the keys that called deprecated operations."""
     rows: list[Sequence[object]] = [["key_id", "name", "plan", "requests", "last_call", "operation"]]
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
@@ -108,6 +108,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """Returns each total with its key, in the same order. Raises Unavailable."""
+    """Returns each operation and total together with the key, in the same order. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]
