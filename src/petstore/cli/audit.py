@@ -25,7 +25,9 @@ from petstore.wording import when
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, newest first. Sign-ins and changes to operators are logged in live.
+    """Show who did what and when, newest first.
+
+    Sign-ins and changes to operators are in the live environment's audit log.
 
     \b
     Examples:

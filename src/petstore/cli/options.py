@@ -236,7 +236,7 @@ def _url_in(file: Path, subject: str) -> str:
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None
     if not lines[0].strip() or any(line.strip() for line in lines[1:]):
-        raise OperatorError(f"{subject}: the file must contain only one line with the URL")
+        raise OperatorError(f"{subject}: the file must contain exactly one line, with the URL")
     return lines[0].strip()
 
 

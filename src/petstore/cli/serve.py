@@ -75,7 +75,7 @@ def _setting(
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy headers.")
-@_setting("--address-per-minute", "Maximum requests per minute from each client address without a valid key.")
+@_setting("--address-per-minute", "Maximum requests without a valid key per minute, for each client address.")
 @_setting("--connections-per-address", "Maximum connections from each client address, per worker.")
 @_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban is twice as long as the last.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
