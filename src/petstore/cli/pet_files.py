@@ -58,7 +58,7 @@ IMPORT_HELP = f"""Add all animals from FILE, a .jsonl, .ndjson, .csv or .json fi
 .csv starts with a header line:       {",".join(IMPORTED)}
 .json contains one array of objects.
 A .csv file may use semicolons or tabs instead of commas.
-The id, added_by and added_at fields of an exported file are ignored. The catalogue assigns new ids.
+The id, added_by and added_at fields of an export are ignored. The catalogue assigns new ids.
 
 The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
 clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
