@@ -63,7 +63,7 @@ def test_list_searches_names(petstore: Commands) -> None:
     assert names(petstore, "--search", "rex") == ["Rex", "T-Rex"]
     assert names(petstore, "--search", "æRØ") == ["Ærø"]
     done = petstore.run("pets", "list", "--search", "rex", "--limit", "1")
-    assert "There is more: add --after 1" in done.stderr
+    assert "run the same command with --after 1." in done.stderr
     assert names(petstore, "--search", "rex", "--after", "1") == ["T-Rex"]
     assert petstore.text("pets", "list", "--search", "nobody") == "No matching animals.\n"
 
@@ -301,7 +301,7 @@ def test_the_animals_of_a_broken_script_are_removed_and_restored(server: Server,
     entry = petstore.entries()[0]
     assert (entry.subject, entry.detail) == (removed["removal"], f"4,999 animals added by {broken}")
     again = petstore.fails_in_one_line("pets", "remove", "--added-by", broken, "--yes")
-    assert f"no animals to remove added by {broken}, apart from 1 animal that an operator has changed" in again
+    assert f"there are no animals added by {broken}, apart from 1 animal that an operator has changed" in again
     assert petstore.json("pets", "restore", removed["removal"])["restored"] == 4_999
     assert exported(petstore, tmp_path / "after.csv") == before
     all_of_them = petstore.json("pets", "remove", "--added-by", broken, "--also-edited", "--yes")
@@ -318,12 +318,12 @@ def exported(petstore: Commands, file: Path) -> str:
     [
         ([], "nothing to remove; give ids or --added-by"),
         (["1", "--added-by", "ada"], "--added-by cannot be combined with ids"),
-        (["1", "--since", "2026-11-18"], "--since, --until and --also-edited need --added-by"),
-        (["--also-edited"], "--since, --until and --also-edited need --added-by"),
+        (["1", "--since", "2026-11-18"], "--since, --until and --also-edited require --added-by"),
+        (["--also-edited"], "--since, --until and --also-edited require --added-by"),
         (["--added-by", "bob"], "bob is not the id of a key or an import, or the name of an operator"),
         (
             ["--added-by", "ada", "--since", "2030-01-01"],
-            "no animals to remove added by ada since 2030-01-01 00:00:00Z",
+            "there are no animals added by ada since 2030-01-01 00:00:00Z",
         ),
     ],
 )
@@ -382,7 +382,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
     kept = "1 animal changed after the import will not be removed."
-    question = f"Remove 2 animals of {added['import']} (x.csv) from live? {kept}"
+    question = f"Remove 2 animals added by {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
     assert undone == {"import": added["import"], "environment": "live", "removed": 2, "kept": 1, "kept_ids": [3]}
@@ -403,7 +403,7 @@ def test_undo_counts_what_it_removes_itself(petstore: Commands, tmp_path: Path) 
     added = petstore.json("pets", "import", str(file))
     petstore.text("pets", "remove", "2", "--yes")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    assert f"Remove 2 animals of {added['import']} (x.csv) from live?" in done.stderr
+    assert f"Remove 2 animals added by {added['import']} (x.csv) from live?" in done.stderr
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == "2 animals removed from live.\n"
 
 
@@ -487,7 +487,9 @@ def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: C
     assert command.returncode == 130, message
     assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
-    found = re.search(r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals of .*\? 2 animals changed", asked)
+    found = re.search(
+        r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\? 2 animals changed", asked
+    )
     assert found is not None, asked
     removed, left = (int(number.replace(",", "")) for number in found.groups())
     assert removed > 0 and removed + left == count - 2

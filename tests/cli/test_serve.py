@@ -267,7 +267,7 @@ def test_first_key_that_cannot_be_printed_is_said_to_be_lost(tmp_path: Path) -> 
     words = [*PETSTORE, "serve", "--show-first-key", "--data", str(tmp_path / "data"), "--port", str(free_port())]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
-    assert done.returncode == 2 and re.search(r"the secret is lost\. .*petstore keys create", done.stderr)
+    assert done.returncode == 2 and re.search(r"The secret is lost\. .*petstore keys create", done.stderr)
 
 
 def test_tls_files_that_are_no_certificate_are_one_line_and_exit_code_2(tmp_path: Path) -> None:

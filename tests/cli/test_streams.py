@@ -95,7 +95,7 @@ def test_a_list_of_animals_says_how_to_get_the_next_page(embedded: Commands) -> 
         embedded.text("pets", "add", "--name", name, "--category-id", "1")
     done = embedded.run("pets", "list", "--limit", "2", "--json")
     assert [pet["name"] for pet in json.loads(done.stdout)] == ["Rex", "Mia"]
-    assert done.stderr == "There is more: add --after 2 to the same command.\n"
+    assert done.stderr == "There are more results. To see them, run the same command with --after 2.\n"
     assert embedded.run("pets", "list", "--limit", "3").stderr == ""
 
 
@@ -124,7 +124,7 @@ def test_a_full_standard_output_is_reported_in_one_line(embedded: Commands, word
 
 @pytest.mark.parametrize("form", ["", "--json"])
 def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: str) -> None:
-    lost = "petstore: standard output: No space left on device, so the secret is lost. "
+    lost = "petstore: cannot write to standard output: No space left on device. The secret is lost. "
     done = shell(embedded, f"keys create --plan free {form}", ">/dev/full")
     (key,) = embedded.json("keys", "list")
     assert done.returncode == 2 and done.stderr.startswith(lost)
@@ -133,7 +133,7 @@ def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: s
     done = shell(embedded, f"keys rotate {key['id']} --yes {form}", ">/dev/full")
     assert done.stderr.startswith(lost) and done.stderr.endswith(remedy)
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add one with the same name.\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add a new one with the same name.\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])

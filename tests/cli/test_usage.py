@@ -68,7 +68,7 @@ def test_usage_lists_the_busiest_keys_with_their_sparklines(petstore: Commands) 
     assert unused not in petstore.text("usage")
     done = petstore.run("usage", "--limit", "1")
     assert busy in done.stdout and quiet not in done.stdout
-    assert done.stderr == f"There is more: add --after {busy} to the same command.\n"
+    assert done.stderr == f"There are more results. To see them, run the same command with --after {busy}.\n"
     assert [entry["key_id"] for entry in petstore.json("usage", "--after", busy)] == [quiet]
     assert petstore.text("usage", "--after", quiet) == "No more keys with requests in live within the last day.\n"
     assert "no key has the id key_nobody" in petstore.fails_in_one_line("usage", "--after", "key_nobody")
@@ -210,7 +210,7 @@ def test_audit_lists_and_filters_entries(petstore: Commands) -> None:
     assert len(petstore.json("audit", "--search", key_id.lower(), "--who", "COMMAND")) == 3
     assert petstore.json("audit", "--who", "nobody") == []
     assert petstore.text("audit", "--who", "nobody") == "No matching entries.\n"
-    assert petstore.text("audit", "--env", "staging").startswith("No entries in staging yet")
+    assert petstore.text("audit", "--env", "staging").startswith("No audit entries in staging yet")
     page = petstore.run("audit", "--limit", "1", "--json")
     assert f"--before {entries[0]['number']}" in page.stderr
     assert json.loads(page.stdout) == entries[:1]
@@ -252,7 +252,7 @@ def test_keys_are_listed_page_by_page(petstore: Commands) -> None:
     assert [entry["id"] for entry in petstore.json("keys", "list")] == ids
     page = petstore.run("keys", "list", "--limit", "2", "--json")
     assert [entry["id"] for entry in json.loads(page.stdout)] == ids[:2]
-    assert page.stderr == f"There is more: add --before {ids[1]} to the same command.\n"
+    assert page.stderr == f"There are more results. To see them, run the same command with --before {ids[1]}.\n"
     assert [entry["id"] for entry in petstore.json("keys", "list", "--before", ids[1])] == ids[2:]
     assert [entry["id"] for entry in petstore.json("keys", "list", "--search", "kEy 3")] == [ids[1]]
     assert petstore.text("keys", "list", "--search", "nobody") == "No matching keys.\n"

@@ -87,7 +87,7 @@ WRONG = [
     ("copy --to-store mysql://db/x", "--to-store mysql: give postgresql://user@host/database, or a directory"),
     ("copy --to-store DIR --to-gate memcached://x", "--to-gate memcached: give redis://host:6379/0"),
     ("console --port abc", "is not a whole number from 1 to 65,535"),
-    ("console --host 0.0.0.0", "or keep 127.0.0.1 and use ssh -L"),
+    ("console --host 0.0.0.0", "or use --host 127.0.0.1 and ssh -L"),
     ("keys list --data nowhere", "nowhere has no Petstore data"),
     ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
     ("help nothing", "No such command 'nothing'"),

@@ -97,7 +97,7 @@ def test_restore_names_keys_and_operators_that_are_active_again(tmp_path: Path) 
     petstore.text("operators", "revoke", "Ada L")
     said = petstore.run("restore", str(file), "--force").stderr
     for key_id in (live, staging):
-        assert f"{key_id} was revoked after the backup. The restore has undone this." in said
+        assert f"{key_id} was revoked after the backup, and the restore has made it valid again." in said
         assert f"keys revoke {key_id}" in said
     assert "The operator Ada L was revoked after the backup" in said and "operators revoke 'Ada L'" in said
     assert kept not in said
@@ -368,7 +368,7 @@ def test_restore_names_old_files_that_cannot_be_read(old: Commands, file: Path) 
     (old.data / "live.db").write_bytes(b"damaged" * 10_000)
     done = old.run("restore", str(file), "--force", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["kept"]
-    assert done.stderr == ("The old live.db could not be read. Ids assigned after the backup may be reused.\n")
+    assert done.stderr == ("The old live.db could not be read, so ids assigned after the backup may be reused.\n")
 
 
 def test_a_restore_is_in_both_audit_logs(old: Commands, file: Path) -> None:

@@ -50,7 +50,7 @@ def test_each_promise_is_a_line_and_the_exit_code_is_0(command: Commands, servic
     )
     assert re.fullmatch(r"skipped +creating\.created +it would add animals, .+; allow it with --write", lines[6])
     assert re.fullmatch(r"\d+ ok, 0 broken, \d+ skipped \(\d+ requests, \d+ s\)", lines[-1])
-    assert re.fullmatch(r"Sends up to \d+ requests\. Adds nothing\.\n", done.stderr)
+    assert re.fullmatch(r"This sends up to \d+ requests\. It adds no animals\.\n", done.stderr)
 
 
 def test_it_never_sends_more_requests_than_it_announced(command: Commands, service: Server, live: Key) -> None:

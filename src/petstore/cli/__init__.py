@@ -1,4 +1,4 @@
-"""The `petstore` command: its subcommands, exit codes and streams. Each group of commands has its own file."""
+"""The `petstore` command: its subcommands, exit codes and streams. Each group of commands has its own module."""
 
 import contextlib
 import importlib
@@ -21,23 +21,23 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Create, list, show, change, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "usage": ("petstore.cli.usage", "Show each key's requests, with a chart."),
+    "usage": ("petstore.cli.usage", "Show how many requests each key sent, with a chart."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
     "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
-    "backup": ("petstore.cli.backup", "Write all data to one file while the service runs."),
-    "restore": ("petstore.cli.backup", "Restore the data from a backup."),
-    "copy": ("petstore.cli.copy", "Copy everything to other backends, such as a cluster."),
+    "backup": ("petstore.cli.backup", "Back up all data to one file while the service runs."),
+    "restore": ("petstore.cli.backup", "Restore all data from a backup."),
+    "copy": ("petstore.cli.copy", "Copy all data to other backends, such as PostgreSQL and Redis."),
     "check": ("petstore.cli.check", "Check the settings, the data, free space and the clock."),
     "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
     "completion": ("petstore.cli.completion", "Print a shell completion script."),
-    "help": ("petstore.cli.help", "Show the help page of a command, or the backend options."),
+    "help": ("petstore.cli.help", "Show help for a command or for the backend options."),
 }
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when it is used, which keeps `petstore --help` fast."""
+    """Imports a command's module only when the command is used. This keeps `petstore --help` fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -74,19 +74,19 @@ def cli() -> None:
       petstore keys create --plan pro         create another key
       petstore pets import animals.jsonl      fill the catalogue
 
-    The options --data, --store and --gate choose the data that a command acts on: see petstore help backends.
+    Use --data, --store and --gate to choose the data that a command acts on. See petstore help backends.
     Changes take effect with the next request to a running service.
     """
 
 
 def main() -> None:
-    """Runs a command. Prints errors that the operator can correct on one line, and exits with code 2."""
+    """Runs a command. If the operator can correct an error, prints a one-line message and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # click returns the code of an Exit exception
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # for an Exit exception, click returns its exit code
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -108,7 +108,10 @@ def main() -> None:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Returns the message, with the variable that set an invalid value, or with a hint where to put options."""
+    """Returns the error message. Adds a hint if an option was placed before the command.
+
+    If an environment variable set an invalid value, the message names the variable instead of the option.
+    """
     context = error.ctx
     if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
         return error.format_message() + _options_after_command(sys.argv[1:])
@@ -120,7 +123,7 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _options_after_command(words: list[str]) -> str:
-    """Returns a hint to put the options at the end, or an empty string if there is no command."""
+    """Returns a hint to put options after the command, or an empty string if no command was given."""
     from petstore.cli.suggestions import as_typed
     from petstore.settings import without_password
 
@@ -139,7 +142,7 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 
 def _prepare_streams() -> None:
-    """Replaces closed streams with /dev/null, and makes the others escape characters that they cannot encode."""
+    """Replaces closed output streams with /dev/null. Makes the others escape characters that they cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -153,8 +156,8 @@ def _null() -> TextIO:
 
 
 def _fail(message: str) -> None:
-    """Prints an error and exits. Removes secrets and control characters, which may come from arguments or files."""
-    # Imported here, because importing them takes longer than running `petstore --help`.
+    """Prints an error and exits. Hides secrets and control characters that came from arguments or files."""
+    # Imported only when needed, because these imports would slow down `petstore --help`.
     from petstore.keys import without_keys
     from petstore.wording import printable_lines
 
@@ -164,7 +167,7 @@ def _fail(message: str) -> None:
 def _end(code: int, message: str = "") -> None:
     try:
         sys.stdout.flush()
-    except OSError:  # on exit, Python would flush again and print a traceback
+    except OSError:  # otherwise, Python would flush again on exit and print a traceback
         sys.stdout = _null()
     with contextlib.suppress(OSError):
         click.echo(message, err=True, nl=bool(message))

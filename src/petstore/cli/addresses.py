@@ -1,4 +1,4 @@
-"""Records the addresses of the service and the console, for commands that run in another terminal.
+"""Records the addresses of the service and the console for commands that run in another terminal.
 
 Both write their address to the data directory on startup. They do not remove it on shutdown, because they are likely to
 start at the same address again.
@@ -23,7 +23,7 @@ CONSOLE_PORT = 8081
 
 
 class ServiceAddress(msgspec.Struct, frozen=True):
-    """The service's address as seen from this machine, and the curl command that can connect to it."""
+    """The service's address as seen from this machine, and a curl command that can connect to it."""
 
     origin: str = f"http://{Settings().host}:{Settings().port}"
     curl: tuple[str, ...] = ("curl", "-i")
@@ -36,11 +36,11 @@ class ServiceAddress(msgspec.Struct, frozen=True):
 
 
 def service_address(settings: Settings, listening: Sequence[Address]) -> ServiceAddress:
-    """Returns the first address that has a port, or the Unix socket if there is none."""
+    """Returns the first address that has a port, or the first Unix socket if no address has a port."""
     host, port = next((each for each in listening if each[1] is not None), listening[0])
-    if port is None:  # any host name will do
+    if port is None:  # any host name works, because curl connects to the Unix socket
         return ServiceAddress("http://localhost", ("curl", "-i", "--unix-socket", host.removeprefix("unix:")))
-    # The certificate is for the name that clients use, not for this address.
+    # Use -k, because the certificate is for the name that clients use, not for this address.
     return ServiceAddress(origin(settings, _reachable(host), port), ("curl", "-ik" if settings.tls_cert else "-i"))
 
 
@@ -64,15 +64,15 @@ def record_console(data: Path, url: str) -> None:
 
 
 def recorded_service(data: Path) -> ServiceAddress:
-    """Returns the address of the service that was started last, or the default address."""
+    """Returns the address of the most recently started service, or the default address if none was recorded."""
     try:
         return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
-    except (OSError, ValueError):  # not started yet, or on another machine
+    except (OSError, ValueError):  # the service has not started yet, or runs on another machine
         return ServiceAddress()
 
 
 def recorded_console(data: Path) -> str:
-    """Returns the sign-in URL of the console that was started last, or the default URL."""
+    """Returns the sign-in URL of the most recently started console, or the default URL if none was recorded."""
     try:
         return read_text(data / data_dir.CONSOLE_ADDRESS)
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def _write(file: Path, text: str) -> None:
     """Writes a file. Ignores errors such as a full disk, because the address is used only in messages."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
-        if os.geteuid() == 0:  # the service's user must be able to read it
+        if os.geteuid() == 0:  # root must let the service's user read the file
             os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 

@@ -14,18 +14,20 @@ from petstore.wording import when
 
 @click.command(cls=Command)
 @env_option
-@click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains this.")
+@click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains NAME.")
 @click.option("--what", type=click.Choice(ACTIONS), metavar="ACTION",
               help="Only entries with this action, such as \"create key\", \"import\" or \"sign in\".")  # fmt: skip
 @click.option("--search", "text", default="", metavar="TEXT",
-              help="Only entries whose subject or detail contains this.")  # fmt: skip
+              help="Only entries whose subject or detail contains TEXT.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries with a lower number.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries with a number below NUMBER.")
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, newest first. Sign-ins and changes to operators are in the live log.
+    """Show who did what and when, newest first.
+
+    Sign-ins and changes to operators are in the live environment's audit log.
 
     \b
     Examples:
@@ -49,7 +51,7 @@ async def audit(
             [str(number), when(e.at), e.actor, e.action, e.subject, name, e.detail]
             for (number, e), name in zip(found, names, strict=True)
         ],
-        "No matching entries." if who or what or text or before else f"No entries in {environment} yet.",
+        "No matching entries." if who or what or text or before else f"No audit entries in {environment} yet.",
         whole=["subject"],
     )
     data = [

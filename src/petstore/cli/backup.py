@@ -31,16 +31,17 @@ _file = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE|DIR", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="Write to DIR instead of FILE, verify the backup, and keep the N newest backups.",
+              help="Write to DIR instead of FILE, verify the backup, and keep only the N newest backups.",
               )  # fmt: skip
-@click.option("--verify", is_flag=True, help="Only check an existing backup.")
+@click.option("--verify", is_flag=True, help="Check an existing backup instead of creating one.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write both environments to FILE while the service runs.
+    """Back up both environments to FILE while the service runs.
 
-    FILE|DIR is a file or, with --keep, a directory for files that are named after their time.
-    The file contains every animal that was acknowledged before the backup began. It appears only when it is complete.
+    FILE|DIR is a file or, with --keep, a directory. In a directory, each backup is named after the time it was created.
+    The backup contains every animal whose creation was acknowledged before the backup began. The file appears only
+    when the backup is complete.
     If the store is in PostgreSQL, the command prints which PostgreSQL tools to use instead.
 
     \b
@@ -82,7 +83,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Stop the service first. The command checks all of FILE before it replaces anything. The directory must be empty,
     unless --force is given. If the command crashes, the next start uses either all of the old data or all of the new.
     All counters start at zero, and bans are lifted.
-    Ids from the old data are not reused. If the old data cannot be read, the command prints a warning instead.
+    Ids from the old data are not reused. If the old data cannot be read, the command warns you that ids may be reused.
 
     \b
     Example:
@@ -95,14 +96,14 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     if settings.gate is not None:
         asyncio.run(_announce_all(settings))
     for name in unreadable:
-        click.echo(f"The old {name} could not be read. Ids assigned after the backup may be reused.", err=True)
+        click.echo(f"The old {name} could not be read, so ids assigned after the backup may be reused.", err=True)
     for revoked in revived:
         for key_id in revoked.keys:
-            warning = f"{key_id} was revoked after the backup. The restore has undone this."
-            click.echo(as_typed(f"{warning} Run `petstore keys revoke {key_id}`."), err=True)
+            warning = f"{key_id} was revoked after the backup, and the restore has made it valid again."
+            click.echo(as_typed(f"{warning} To revoke it, run `petstore keys revoke {key_id}`."), err=True)
         for name in revoked.operators:
-            warning = f"The operator {printable(name)} was revoked after the backup. The restore has undone this."
-            revoke = f"Run `petstore operators revoke {shlex.quote(name)}`."
+            warning = f"The operator {printable(name)} was revoked after the backup, but can sign in again now."
+            revoke = f"To revoke this operator, run `petstore operators revoke {shlex.quote(name)}`."
             click.echo(as_typed(f"{warning} {revoke}"), err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]
     if kept:
@@ -119,7 +120,7 @@ async def _announce_all(settings: Settings) -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Exits with an exception, so that the unfinished backup is removed. Ignores further signals."""
+    """Handles SIGTERM by raising SystemExit, so that the unfinished backup is removed. Ignores further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

@@ -1,4 +1,4 @@
-"""Prints the banner of `petstore serve`, with addresses, new keys and useful commands."""
+"""Prints the banner of `petstore serve`, which shows addresses, new keys and useful commands."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def print_banner(
     addresses: Sequence[Address] = (),
     has_keys: bool = True,
 ) -> None:
-    """Prints the banner, which is the only place that shows the `secrets`. `addresses` are sockets from systemd."""
+    """Prints the banner with the `secrets`, which are not shown again. `addresses` are the sockets from systemd."""
     listening = [*addresses] or [(settings.host, settings.port)]
     address = service_address(settings, listening)
     shown = settings.public_base or address.origin
@@ -46,7 +46,7 @@ def shown_data(settings: Settings) -> str:
 
 def _print_secrets(secrets: Mapping[Environment, str], address: ServiceAddress, *, demo: bool) -> None:
     if demo:
-        click.echo("\nThis is example data: animals, keys on every plan, and a day of usage.")
+        click.echo("\nThe example data includes animals, keys on every plan, and a day of usage.")
         click.echo("Your API keys (free plan; they will not be shown again):\n")
     else:
         click.echo("\nYour first API key (free plan; it will not be shown again):\n")

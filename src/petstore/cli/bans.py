@@ -15,7 +15,7 @@ from petstore.wording import when
 
 @click.group(cls=Group)
 def bans() -> None:
-    """List and lift temporary bans. A key that keeps sending requests after a 429 is banned."""
+    """List and lift temporary bans. A key is banned if its client keeps sending requests after a 429."""
 
 
 @bans.command(name="list")
@@ -35,7 +35,7 @@ async def list_(backends: Backends) -> Output:
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """Lift a key's ban and forget its earlier bans. KEY_ID is the key's id, as shown by bans list.
+    """Lift a key's ban and clear its record of earlier bans. KEY_ID is the key's id, as shown by bans list.
 
     Prints when the next request will be admitted. The key may still be over its limits, because its counters are not
     reset.

@@ -1,4 +1,4 @@
-"""`petstore check`: prints the doctor's findings."""
+"""`petstore check`: runs the health checks and prints their findings."""
 
 import asyncio
 import difflib
@@ -30,19 +30,19 @@ class _Check(Command):
 @click.command(cls=_Check, params=_settings_options, context_settings={"auto_envvar_prefix": "PETSTORE"})
 @json_option
 def check(as_json: bool, **options: Any) -> None:
-    """Check the settings, the store, the gate, free space and the clock. Changes nothing.
+    """Check the settings, the store, the gate, free space and the clock, without changing anything.
 
     Takes the same options and PETSTORE_… variables as petstore serve. You can run it while the service is running.
 
     \b
     Exit code:
-      0  no faults, but possibly warnings, in lines marked WARN
-      1  at least one fault, in lines marked FAULT
+      0  no faults; lines marked WARN are warnings
+      1  at least one fault; see the lines marked FAULT
       2  the check could not run
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # If all data is on servers, a node that has never started has no data directory.
+    # A node whose store and gate are on servers has no data directory until it starts for the first time.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():

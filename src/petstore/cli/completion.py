@@ -48,9 +48,9 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      eval "$(petstore completion bash)"                                      in ~/.bashrc
-      eval "$(petstore completion zsh)"                                       in ~/.zshrc
-      petstore completion fish > ~/.config/fish/completions/petstore.fish     once
+      eval "$(petstore completion bash)"                                      add to ~/.bashrc
+      eval "$(petstore completion zsh)"                                       add to ~/.zshrc
+      petstore completion fish > ~/.config/fish/completions/petstore.fish     run once
     """
     script = get_completion_class(shell)
     assert script is not None

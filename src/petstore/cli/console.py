@@ -30,7 +30,8 @@ _file = click.Path(path_type=Path, dir_okay=False)
               help="The port to listen on.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
-              help="The service's address, for the link to the API reference. [default: where it listens]")  # fmt: skip
+              help="The service's address, for the link to the API reference."
+              " [default: the address it listens on]")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
@@ -45,7 +46,7 @@ def console(service_url: str | None, **options: Any) -> None:
     Examples:
       petstore console
       petstore console --store postgresql://pets@db/pets --gate redis://gate
-      ssh -L 8081:127.0.0.1:8081 server       on your machine; then open the link there
+      ssh -L 8081:127.0.0.1:8081 server       run this on your machine, then open the link there
 
     Each option can also be set with an environment variable, such as PETSTORE_CONSOLE_PORT.
     """
@@ -65,8 +66,8 @@ def _check(settings: Settings) -> None:
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, without a path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
-            f"--host {settings.host} is accessible from other machines. Give --public-url https://… and enable HTTPS"
-            " with --tls-cert and --tls-key or with a proxy, or keep 127.0.0.1 and use ssh -L"
+            f"--host {settings.host} is accessible from other machines. Either give --public-url https://… and enable"
+            " HTTPS with --tls-cert and --tls-key or with a proxy, or use --host 127.0.0.1 and ssh -L"
         )
     check_settings(settings)
     check_port(settings.host, settings.port)

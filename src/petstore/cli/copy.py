@@ -43,7 +43,7 @@ from petstore.wording import counted
     type=click.Path(path_type=Path),
     help="A file that contains the URL of the target store. Keeps the password out of the process list.",
 )
-@click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: the file in the directory]")
+@click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: a file in the directory]")
 @click.option(
     "--to-gate-file",
     metavar="FILE",
@@ -61,7 +61,7 @@ def copy(
 ) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Quotas are bans, and the requests that count towards each key's limits.
+    Quotas are the current bans, and the number of requests counted towards each key's limits.
 
     Stop the service first. The target must be empty. After copying, the command compares every row. If the copy
     is interrupted, run the command again to see how to empty the target.
@@ -91,7 +91,7 @@ def copy(
 
 
 def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
-    """Returns the settings of the target. Raises OperatorError."""
+    """Returns the target's settings. Raises OperatorError if an option is invalid."""
     if to_gate is not None:
         check_url("--to-gate", to_gate)
         if not to_gate.startswith(("redis", "valkey")):
@@ -102,16 +102,16 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
             scheme = to_store.partition(":")[0]
             raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
-    if re.match("[^/]+:.*@", to_store):  # a user and a password, not the name of a directory
-        raise OperatorError("--to-store: start a URL with postgresql://, and a directory with ./")
+    if re.match("[^/]+:.*@", to_store):  # looks like user:password@host, not like a directory
+        raise OperatorError("--to-store: a URL must start with postgresql://, and a directory with ./")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-        raise OperatorError("--to-store is the source directory or contains its gate; choose another directory")
+        raise OperatorError("--to-store is the directory of the source's store or gate; choose another directory")
     return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Copies everything. If the target is a directory, recovers its gate first, and marks it as clean at the end."""
+    """Copies everything. If the target is a directory, recovers its gate first and marks it as clean at the end."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -124,13 +124,13 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # Take the exclusive lock, because the copy would miss animals that a running service adds.
+    # Take the exclusive lock, because a running service could add animals that the copy would miss.
     async with (
         Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # Collect admissions that a killed service did not collect, as the next start would.
+        # If the service was killed, collect the remaining admissions, as the service would do on its next start.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
@@ -145,7 +145,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """Opens the target. The gate is None if the stores are in PostgreSQL and --to-gate was not given."""
+    """Opens the target. Yields None as the gate if the stores are in PostgreSQL and --to-gate was not given."""
     async with contextlib.AsyncExitStack() as opened:
         if target.store is None:
             prepare(target)

@@ -1,4 +1,4 @@
-"""Runs commands on the data that their options choose, and names the user for the audit log."""
+"""Opens the data that a command's options choose, and identifies the user for the audit log."""
 
 import asyncio
 import contextlib
@@ -52,9 +52,9 @@ def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
 
 
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
-    """Adds the backend options and --json to a command. Calls it with the open backends and its other options.
+    """Returns a decorator that adds the backend options and --json to a command, and passes it the open backends.
 
-    Prints the output after closing the backends, because the reader of a pipe may be slow.
+    The output is printed after the backends are closed, because a program that reads it from a pipe may be slow.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
@@ -105,9 +105,10 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 
 
 def creates_store(settings: Settings) -> bool:
-    """Whether a command is about to create a store in the data directory. Raises NoData if --data was not given.
+    """Whether a command is about to create a store in the data directory.
 
-    This prevents operators from accidentally creating keys in a directory that the service does not use.
+    Raises NoData if it would create one but --data was not given. This prevents operators from accidentally creating
+    keys in a directory that the service does not use.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
         return False
@@ -122,7 +123,7 @@ def say_created(settings: Settings) -> None:
 
 
 async def check_data(settings: Settings) -> None:
-    """Raises OperatorError if the data directory or the database has no Petstore data."""
+    """Raises OperatorError if the data directory or the database contains no Petstore data."""
     if settings.store is None or (settings.gate is None and not settings.data.is_dir()):
         if not data_dir.has_data(settings.data):
             raise no_data(settings)
@@ -138,7 +139,10 @@ def no_data(settings: Settings) -> data_dir.NoData:
 
 
 async def _has_schemas(url: str) -> bool:
-    """Whether the database has our schemas. Also true if the server is down, because the store reports that error."""
+    """Whether the database contains Petstore's schemas.
+
+    Returns True if the server is down, because opening the store reports that error.
+    """
     try:
         import asyncpg
 
@@ -164,7 +168,7 @@ def refuse_secret(text: str) -> None:
 
 
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
-    """Returns the key with this id, from either environment. Raises OperatorError."""
+    """Returns the key with this id, from either environment. Raises OperatorError if there is none."""
     refuse_secret(key_id)
     # PostgreSQL rejects strings with U+0000 or lone surrogates, so do not look them up.
     if key_id.isascii() and key_id.isprintable():
@@ -176,5 +180,5 @@ async def key_of(backends: Backends, key_id: str) -> ApiKey:
 
 
 async def admin_of_key(backends: Backends, key_id: str) -> Admin:
-    """Returns the `Admin` for the key's environment. Raises OperatorError."""
+    """Returns the `Admin` for the key's environment. Raises OperatorError if there is no such key."""
     return admin(backends, (await key_of(backends, key_id)).environment)

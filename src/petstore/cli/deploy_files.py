@@ -10,7 +10,7 @@ import petstore
 from petstore.errors import OperatorError
 from petstore.files import check_target, os_errors_of, replacing
 
-# The command's path in the packaged files. It is replaced with the actual path.
+# The path of the petstore command in the packaged files. `deploy_files` replaces it with the actual path.
 COMMAND = "/opt/petstore/.venv/bin/petstore"
 DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 
@@ -21,9 +21,13 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
 
+<<<<<<< HEAD
     Prints each new or changed file. After an upgrade, use --force to see which files to install again.
 
     The units start the petstore command that wrote them. The first lines of each file say where to put it.
+=======
+    The units run the same petstore command that wrote them. The first lines of each file say where to put it.
+>>>>>>> ed-b
     Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
     see at-3-am.md. settings.md lists the variables for petstore.env.
 
@@ -54,7 +58,7 @@ def deploy_files(directory: Path, force: bool) -> None:
 
 
 def _packaged() -> list[Path]:
-    """Returns the files that `pyproject.toml` puts into the wheel, or the same files from a checkout."""
+    """Returns the files from the installed package, or from the repository if the command runs in a checkout."""
     package = Path(petstore.__file__).parent
     if (package / "deploy").is_dir():
         return [file for file in (package / "deploy").rglob("*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""`petstore help`: shows the help page of a command, or the page about the backend options."""
+"""`petstore help`: shows the help page for a command, or the page about the backend options."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ REDIS_URLS = [
     ("rediss://host:6379/0", "The same, with TLS; also valkeys://"),
     (
         "redis+sentinel://host:26379,host:26379/name",
-        "The primary found through these Sentinels; with TLS, rediss+sentinel://",
+        "The primary that these Sentinels report; with TLS, rediss+sentinel://",
     ),
     ("redis+cluster://host:6379,host:6379", "The cluster that contains these servers; with TLS, rediss+cluster://"),
 ]
@@ -24,7 +24,7 @@ class _Backends(click.Command):
             for option in options:
                 option.hidden = False
             formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])
-        with formatter.section("URLs of --gate"):
+        with formatter.section("URLs for --gate"):
             formatter.write_dl(REDIS_URLS)
 
 
@@ -34,7 +34,7 @@ def backends(**_: Any) -> None:
     """Choose the data that a command acts on.
 
     One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
-    PostgreSQL and a gate in Redis or Valkey. The directory then contains only this machine's files.
+    PostgreSQL and a gate in Redis or Valkey. The data directory then contains only machine-specific files.
 
     Each option can also be set with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
 
@@ -52,11 +52,11 @@ def backends(**_: Any) -> None:
 @click.argument("words", metavar="[COMMAND…]", nargs=-1)
 @click.pass_context
 def help(ctx: click.Context, words: tuple[str, ...]) -> None:
-    """Show the help page of a command. COMMAND… is its name, such as keys create.
+    """Show the help page for a command. COMMAND… is the command's name, such as keys create.
 
     \b
     Examples:
-      petstore help backends            all options that choose the data
+      petstore help backends            show all options that choose the data
       petstore help keys create
     """
     root = ctx.find_root()

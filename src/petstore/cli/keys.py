@@ -55,7 +55,7 @@ def keys() -> None:
 @keys.command()
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
-@click.option("--name", default="", help="A name for operators. Clients never see it.")
+@click.option("--name", default="", help="A name that only operators see.")
 @click.option("--contact", default="", metavar="TEXT", help="Whom to contact about this key. Clients never see it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
               help="What the key may do; repeatable. [default: read and write]")  # fmt: skip
@@ -72,7 +72,9 @@ def create(
     plan: Plan, environment: Environment, name: str, contact: str, scopes: tuple[Scope, ...], expires: float | None,
     per_minute: int | None, per_day: int | None, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Create a key and print its secret, once. Also prints an example curl command to standard error.
+    """Create a key and print its secret, which is shown only once.
+
+    Also prints an example curl command to standard error.
 
     \b
     Examples:
@@ -107,13 +109,13 @@ def create(
 @click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Only this environment.")
 @click.option("--plan", type=_plan, help="Only keys on this plan.")
 @click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains this.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains TEXT.")
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
               help="Only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
               help="The order: newest first, by name, most recently used first, or most used today first.")  # fmt: skip
 @limit_option(100, most=100_000)
-@click.option("--before", metavar="ID", help="With --sort created: only keys older than this one.")
+@click.option("--before", metavar="ID", help="Only keys older than this one. Requires --sort created.")
 @on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
@@ -128,7 +130,7 @@ async def list_(
       petstore keys list --expiring 30d
     """
     if before and sort != "created":
-        raise OperatorError("--before can be combined only with --sort created; give a higher --limit instead")
+        raise OperatorError("--before requires --sort created; for other orders, give a higher --limit")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
     now = time.time()
@@ -155,7 +157,7 @@ async def list_(
 @_key_argument
 @on_data("read")
 async def show(backends: Backends, key_id: str) -> Output:
-    """Show one key with its state, last errors and history.
+    """Show a key's state, recent errors and history.
 
     ID is the key's id, as shown by keys list. --json also includes the request id of each error.
     """
@@ -167,8 +169,9 @@ async def show(backends: Backends, key_id: str) -> Output:
 def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to.
 
-    Reads the secret from standard input, or prompts for it without showing it. This keeps the secret out of arguments,
-    shell history and logs. If the input contains other text, such as a leaked file, the command uses the first secret.
+    Reads the secret from standard input, or prompts for it without echoing it. This keeps the secret out of arguments,
+    shell history and logs. If the input is a longer text, such as a leaked file, the command uses the first secret that
+    it finds.
 
     \b
     Example:
@@ -185,7 +188,7 @@ def identify(as_json: bool, **where: Any) -> None:
         )
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if environment is None:
-        raise OperatorError("this is not a Petstore secret: its format or its checksum is wrong")
+        raise OperatorError("this is not a Petstore secret: its format or checksum is wrong")
 
     async def work(backends: Backends) -> Output:
         found = await admin(backends, environment).identify_key(secret)
@@ -211,7 +214,7 @@ def _read_secret() -> str:
 @click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="How long the key is valid from now, for example 90d, or never.")  # fmt: skip
+              help="How long the key remains valid from now on, for example 90d, or never.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
@@ -248,10 +251,13 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Suspend a key. The service refuses it until it is resumed. ID is the key's id, as shown by keys list."""
+    """Suspend a key. The service refuses its requests until you resume it.
+
+    ID is the key's id, as shown by keys list.
+    """
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
     values = _key_values(key, await _status(backends, key))
-    return Output(values, f"{key_id} is suspended. The service refuses it until you resume it.")
+    return Output(values, f"{key_id} is suspended. The service refuses its requests until you resume it.")
 
 
 @keys.command()
@@ -267,11 +273,13 @@ async def resume(backends: Backends, key_id: str) -> Output:
 @keys.command()
 @_key_argument
 @click.option("--overlap", type=Duration(), metavar="DURATION", help="How long the old secret keeps working,"
-              " for example 24h. [default: it stops immediately]")  # fmt: skip
+              " for example 24h. [default: it stops working immediately]")  # fmt: skip
 @yes_option
 @data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
-    """Give a key a new secret and print it, once. Its id, plan and counters do not change.
+    """Give a key a new secret and print it. The secret is shown only once.
+
+    The key's id, plan and counters do not change.
 
     Without --overlap, the old secret stops working immediately, and the command asks for confirmation.
     ID is the key's id, as shown by keys list.
@@ -337,14 +345,17 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 
 
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
-    """Returns None if the gate does not respond. The command does not fail, because it must print any new secret."""
+    """Returns the key's status, or None if the gate does not respond.
+
+    An outage is not an error here, because the command must still print a new secret.
+    """
     return await status_of(backends.gate, key, time.time())
 
 
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
-    """Returns the key's state, including when a ban ends."""
+    """Returns the key's state. If the key is banned, includes when the ban ends."""
     if status is None:
-        return f"{key.state(time.time())} (bans are not known because Redis does not respond)"
+        return f"{key.state(time.time())} (Redis does not respond, so the key may also be banned)"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
 
 
@@ -357,7 +368,7 @@ def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
 
 
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
-    """Returns the output for one key. `secret` is the state of the secret that identified the key."""
+    """Returns the output for one key. `secret` says whether the secret that the operator entered is still valid."""
     status = await _status(backends, key)
     old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
     history = await admin(backends, key.environment).key_history(key.id)
@@ -383,7 +394,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
         "errors": [{name: value for name, value in each._asdict().items() if name != "key_id"} for each in errors],
     }  # fmt: skip
     rows = [[when(entry.at), entry.actor, entry.action, entry.detail] for _, entry in history[:HISTORY_MAX]]
-    table = Table(["when", "who", "what", "detail"], rows, "The audit log has no entries for this key.")
+    table = Table(["when", "who", "what", "detail"], rows, "There are no audit entries for this key.")
     older = [as_typed(f"For older entries, run `petstore audit --env {key.environment} --search {key.id}`.")]
     refused = [[when(each.at), str(each.status), each.code, each.operation, each.path] for each in errors]
     columns = ["when", "status", "code", "operation", "path"]
@@ -402,5 +413,5 @@ async def _new_secret(
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
         f"\n  {secret}\n\nKeep it safe. It will not be shown again.",
         *parts,
-        remedy=f"Create a new one with `petstore keys rotate {key.id}`.",
+        remedy=f"Create a new secret with `petstore keys rotate {key.id}`.",
     )

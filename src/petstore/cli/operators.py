@@ -20,7 +20,7 @@ from petstore.wording import when
 def operators() -> None:
     """Add, list and revoke the people who may sign in to the console.
 
-    The audit log contains their names. An operator's token is shown only once, when it is created. Only its hash is
+    The audit log shows their names. An operator's token is shown only once, when it is created. Only its hash is
     stored. Changes take effect with the next request to a running console.
     """
 
@@ -31,7 +31,7 @@ def operators() -> None:
               help="Operators can change everything. Viewers cannot change anything.")  # fmt: skip
 @data_options
 def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
-    """Add an operator and print the token for the console, once.
+    """Add an operator and print a token for the console. The token is shown only once.
 
     NAME is this person's name in the audit log.
 
@@ -39,7 +39,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     Example:
       petstore operators add ada
 
-    A lost token cannot be shown again. Revoke the operator, and add one with the same name.
+    If the token is lost, revoke the operator and add a new one with the same name.
     """
     operator, token = act(where, lambda backends: admin(backends, "live").add_operator(name, role), access="create")
     url = recorded_console(where["data"])
@@ -48,7 +48,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
         f"{operator.name} can sign in to the console at {url} with this token:",
         f"\n  {token}\n\nKeep it safe. It will not be shown again.",
         as_typed("If the console is not running, start it with `petstore console`."),
-        remedy="Revoke this operator, and add one with the same name.",
+        remedy="Revoke this operator, and add a new one with the same name.",
     ).print(as_json)
 
 
@@ -66,6 +66,9 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The token stops working and all sessions end. NAME is the name shown by operators list."""
+    """Revoke an operator. The operator's token stops working, and all sessions end.
+
+    NAME is the operator's name, as shown by operators list.
+    """
     await admin(backends, "live").revoke_operator(name)
     return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")

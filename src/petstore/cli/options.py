@@ -26,7 +26,7 @@ URL_FILE_MAX = 64 * 1024  # bytes
 
 
 class Command(click.Command):
-    """A command whose help page summarizes the options that are documented elsewhere in one line.
+    """A command whose help page replaces the options that are documented elsewhere with a one-line summary.
 
     Its error messages suggest commands that operators can type exactly as printed.
     """
@@ -70,7 +70,7 @@ def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> clic
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds. Error messages contain the bounds, but the help page does not."""
+    """A whole number within bounds. Error messages state the bounds, but the help page does not."""
 
     name = "n"
 
@@ -119,7 +119,7 @@ class Month(click.ParamType[str]):
 
 
 class Time(click.ParamType[float]):
-    """A time in UTC, as Unix seconds."""
+    """A time in UTC, converted to Unix seconds."""
 
     name = "time"
 
@@ -131,7 +131,7 @@ class Time(click.ParamType[float]):
 
 
 class Duration(click.ParamType[float]):
-    """A number with a unit, converted to seconds. If `never` is set, the word "never" means infinity."""
+    """A duration such as 90d, converted to seconds. If `never` is true, the word "never" is converted to infinity."""
 
     name = "duration"
 
@@ -155,17 +155,18 @@ def backend_options(command: F) -> F:
     """Adds --data, --store, --gate and their variants, which choose the data. See `settings_from`."""
     for option in (
         click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
-                     metavar="FILE", hidden=True, help="For tests: a file with seconds to add to the clock."),
+                     metavar="FILE", hidden=True,
+                     help="For tests: a file that contains how many seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
-                     help="PostgreSQL is behind PgBouncer in transaction mode."),
+                     help="Set this if PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
                      help="A file that contains the gate's URL. Keeps the password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate: redis://… [default: the file in DIR]"),
+                     help="The gate: redis://… [default: a file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
                      help="A file that contains the store's URL. Keeps the password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
-                     help="The store: postgresql://… [default: the files in DIR]"),
+                     help="The store: postgresql://… [default: files in DIR]"),
         click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
                      default=Settings().data, show_default=True, help="The data directory."),
     ):  # fmt: skip
@@ -179,7 +180,7 @@ def data_options(command: F) -> F:
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Returns the settings for a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
+    """Builds settings from a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
     settings = dict(options)
     for name in ("store", "gate"):
         settings[name] = url_of(name, settings[name], settings.pop(f"{name}_file"))
@@ -189,20 +190,23 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def url_of(name: str, url: str | None, file: Path | None) -> str | None:
-    """Returns the URL of an option such as --store, or the URL in its file (--store-file). Raises OperatorError."""
+    """Returns the URL given with an option such as --store, or with a file (--store-file). Raises OperatorError."""
     if file is None or not _overrides(name, url):
         return url
     return _url_in(file, f"--{name.replace('_', '-')}-file {file}")
 
 
 def check_settings(settings: Settings) -> None:
-    """Checks the settings and the certificate that they name. Raises OperatorError."""
+    """Checks the settings and the TLS certificate. Raises OperatorError if they are invalid."""
     settings.check()
     tls_context(settings.tls_cert, settings.tls_key)
 
 
 def check_parent(file: Path) -> None:
-    """Raises OperatorError if a new file's directory does not exist. Other errors appear when the file is created."""
+    """Raises OperatorError if the directory for a new file does not exist.
+
+    Ignores other errors, because they will be reported when the file is created.
+    """
     try:
         file.parent.stat()
     except FileNotFoundError:
@@ -227,12 +231,12 @@ def _url_in(file: Path, subject: str) -> str:
     """Returns the URL in a file. Error messages do not repeat it, because it may contain a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # limited, in case it is endless, such as /dev/zero
+            with file.open("rb") as source:  # read with a limit, in case the file is endless
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None
     if not lines[0].strip() or any(line.strip() for line in lines[1:]):
-        raise OperatorError(f"{subject}: the file must contain one line, the URL")
+        raise OperatorError(f"{subject}: the file must contain exactly one line, with the URL")
     return lines[0].strip()
 
 
@@ -242,7 +246,7 @@ def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
 
 
 def confirm(question: str, yes: bool, *listed: str) -> None:
-    """Asks the operator to confirm, unless --yes was given. On a terminal, prints `listed` first.
+    """Asks the operator to confirm, unless --yes was given. On a terminal, prints the lines in `listed` first.
 
     Raises OperatorError unless the answer is yes.
     """
@@ -256,7 +260,7 @@ def confirm(question: str, yes: bool, *listed: str) -> None:
         except click.Abort:  # Ctrl-C or Ctrl-D
             click.echo(err=True)
             confirmed, question = False, ""
-    else:  # include the question in the one-line message
+    else:  # scripts see only the error message, so include the question
         confirmed = sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
         question += " "
     if not confirmed:

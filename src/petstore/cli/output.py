@@ -14,32 +14,32 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # characters; narrower terminals wrap the lines of a table
+MIN_WIDTH = 80  # characters; tables are at least this wide, even if the terminal is narrower
 CLOSE_WIDTH = 100  # characters; in narrower terminals, columns are one space apart instead of two
 ID_MAX = 20  # characters; longer values in a table are not ids and may be wrapped
 
 
 def use_utf8() -> None:
-    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs read this data."""
+    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs may read this data."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
 
 class _Terminal(io.TextIOBase):
-    """Standard output with control characters escaped, because a terminal would act on them."""
+    """Standard output with control characters escaped, because a terminal would interpret them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(printable_lines(text))
 
 
 def data_output() -> TextIO:
-    """Returns standard output for data. On a terminal, control characters are escaped."""
+    """Returns a stream that writes data to standard output. On a terminal, it escapes control characters."""
     use_utf8()
     return cast(TextIO, _Terminal()) if sys.stdout.isatty() else sys.stdout
 
 
 class Table(NamedTuple):
-    """A table. Operators copy ids, so ids in the first column and in the columns in `whole` are never wrapped."""
+    """A table. Ids in the first column and in the `whole` columns are not wrapped, so that operators can copy them."""
 
     columns: Sequence[str]
     rows: list[list[str]]
@@ -55,7 +55,7 @@ class Csv(NamedTuple):
 
 
 class Output:
-    """A command's output. Prints `data` as JSON, or otherwise `parts`: sentences, fields, tables and CSV."""
+    """A command's output: `data` for --json, and otherwise `parts`, such as sentences, fields, tables and CSV."""
 
     def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
         """`more` is the option that shows the next page. `remedy` says what to do if a secret could not be printed."""
@@ -80,7 +80,7 @@ class Output:
                 else:
                     click.echo(printable_lines(part))
         if self._more:  # standard output is reserved for data
-            click.echo(f"There is more: add {self._more} to the same command.", err=True)
+            click.echo(f"There are more results. To see them, run the same command with {self._more}.", err=True)
 
 
 def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whole: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     from rich.table import Table
     from rich.text import Text
 
-    # Lines are not wrapped in a pipe, because scripts read them.
+    # Output to a pipe or a file is not wrapped, because scripts may read it.
     width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
     table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
@@ -112,23 +112,27 @@ def _print_fields(fields: dict[str, str]) -> None:
 @contextlib.contextmanager
 def printing_secret(remedy: str) -> Iterator[None]:
     """Wraps code that prints a secret. Raises OperatorError with the remedy if printing fails."""
-    if getattr(sys.stdout, "name", "") == os.devnull:  # petstore.cli.main replaces a closed stream with this
+    if getattr(sys.stdout, "name", "") == os.devnull:  # `petstore.cli.main` replaces a closed stream with /dev/null
         raise OperatorError(f"standard output is closed, so the secret is lost. {remedy}")
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        raise OperatorError(f"standard output: {error.strerror}, so the secret is lost. {remedy}") from error
+        reason = f"cannot write to standard output: {error.strerror}"
+        raise OperatorError(f"{reason}. The secret is lost. {remedy}") from error
 
 
 def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
-    """Shows a progress bar on a terminal, and nothing elsewhere."""
+    """Returns a progress bar, which is shown only if standard error is a terminal."""
     hidden, steps = not sys.stderr.isatty(), max(1, length // 200)
     return click.progressbar(length=length, label=label, file=sys.stderr, hidden=hidden, update_min_steps=steps)
 
 
 def reaching(bar: Any) -> Callable[[int], None]:
-    """Returns a function that moves a progress bar to a position. `bar.pos` lags behind, so it cannot be used."""
+    """Returns a function that moves a progress bar to an absolute position.
+
+    The function remembers the position itself, because `bar.pos` lags behind.
+    """
     reached = 0
 
     def reach(place: int) -> None:

@@ -1,4 +1,4 @@
-"""`petstore pets import`, `imports`, `undo-import` and `export`."""
+"""`petstore pets import`, `pets imports`, `pets undo-import` and `pets export`."""
 
 import asyncio
 import contextlib
@@ -54,16 +54,16 @@ KEPT_IDS_MAX = 1_000  # ids in JSON
 IMPORT_HELP = f"""Add all animals from FILE, a .jsonl, .ndjson, .csv or .json file, or from - (standard input).
 
 \b
-.jsonl has one object per line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
-.csv has a header line:          {",".join(IMPORTED)}
-.json has one array of objects.
+.jsonl contains one object per line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
+.csv starts with a header line:       {",".join(IMPORTED)}
+.json contains one array of objects.
 A .csv file may use semicolons or tabs instead of commas.
-The values of id, added_by and added_at in an export are ignored. The catalogue assigns new ids.
+The id, added_by and added_at fields of an export are ignored. The catalogue assigns new ids.
 
 The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
 clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
-file with the same content was imported before, the command asks for confirmation. pets imports lists imports, and
-pets undo-import undoes one. With --dry-run, the exit code is 1 if FILE cannot be imported.
+file with the same content was imported before, the command asks for confirmation. To list imports, use pets imports.
+To undo one, use pets undo-import. With --dry-run, the exit code is 1 if FILE cannot be imported.
 """
 
 
@@ -73,9 +73,9 @@ pets undo-import undoes one. With --dry-run, the exit code is 1 if FILE cannot b
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE, if its name does not imply it."
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE. [default: from its file name]"
 )
-@click.option("--dry-run", is_flag=True, help="Add nothing. List bad rows and other reasons not to import FILE.")
+@click.option("--dry-run", is_flag=True, help="Check FILE without adding animals. List bad rows and other problems.")
 @yes_option
 @data_options
 def import_(
@@ -103,7 +103,7 @@ def import_(
             begun = _begin(where, environment, name, checked, yes)
             if begun.added:
                 of = f"{begun.added:,} of {counted(begun.total, 'animal')}"
-                click.echo(f"Resuming {begun.id}, which has added {of}.", err=True)
+                click.echo(f"Resuming {begun.id}, which has already added {of}.", err=True)
             imported = act(where, lambda backends: _add(backends, environment, begun, pets, checked), access="write")
     except KeyboardInterrupt:
         click.echo("\nInterrupted. Run the same command again to resume.", err=True)
@@ -139,7 +139,7 @@ def _warn(checked: Checked) -> None:
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
     """Opens a file that will be read more than once. Copies it first if it can be read only once.
 
-    Raises OperatorError for a device, because it may be endless. Standard input may be a terminal.
+    Raises OperatorError if the file is a device, which may be endless. A terminal is allowed as standard input.
     """
     with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
@@ -158,9 +158,12 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _opened(file: Path) -> BinaryIO:
-    """Opens a file. If permission is denied, raises OperatorError and names the user, who may be unexpected."""
+    """Opens a file. Raises OperatorError if permission is denied or the file is a device.
+
+    If permission is denied, the message names the current user, because the operator may expect another user.
+    """
     try:
-        _check_not_device(file.stat(), str(file))  # first, because opening some devices has side effects
+        _check_not_device(file.stat(), str(file))  # before opening it, because opening some devices has side effects
         return file.open("rb")
     except PermissionError:
         try:
@@ -168,7 +171,7 @@ def _opened(file: Path) -> BinaryIO:
         except KeyError:  # a user in a container may have no name
             user = f"uid {os.geteuid()}"
         raise OperatorError(
-            f"{file}: the user {user} has no permission to read it; change its mode, or use - and pipe it in"
+            f"{file}: the user {user} has no permission to read this file; change its mode, or use - and pipe it in"
         ) from None
 
 
@@ -237,7 +240,7 @@ async def imports(backends: Backends, environment: Environment, limit: int) -> O
 
 
 class _Undoing(NamedTuple):
-    """An import and the progress of its undo."""
+    """An import, and how far undoing it has progressed."""
 
     environment: Environment
     imported: Import
@@ -295,7 +298,7 @@ def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
     stay = f" {counted(kept, 'animal')} changed after the import will not be removed." if kept else ""
-    of_import = f"of {imported.id} ({printable(imported.name)})"
+    of_import = f"added by {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 
 
@@ -306,7 +309,7 @@ def _question(undoing: _Undoing) -> str:
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write all animals to FILE, a .jsonl or .csv file, or as JSON lines to - (standard output)."""
+    """Write all animals to FILE, a .jsonl or .csv file. If FILE is -, write JSON lines to standard output."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)

@@ -1,4 +1,4 @@
-"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. pet_files.py imports and exports them."""
+"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. See pet_files.py for files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ NAMED_MAX = 10  # ids in a message
 
 @click.group(cls=Group)
 def pets() -> None:
-    """List, show, add, change, remove and restore animals; import and export files."""
+    """List, show, add, change, remove, restore, import and export animals."""
 
 
 pets.add_command(import_)
@@ -50,7 +50,7 @@ def added_options(command: F) -> F:
     for option in (
         click.option("--until", type=Time(), metavar="TIME", help="Only animals added before this time (UTC)."),
         click.option("--since", type=Time(), metavar="TIME",
-                     help="Only animals added at this time (UTC) or later: 2026-11-18 or 2026-11-18T14:00:00Z."),
+                     help="Only animals added at this time (UTC) or later, for example 2026-11-18T14:00:00Z."),
         click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
                      help="Only animals added by this key, import or operator."),
     ):  # fmt: skip
@@ -60,11 +60,11 @@ def added_options(command: F) -> F:
 
 @pets.command(name="list")
 @env_option
-@click.option("--search", "text", default="", metavar="TEXT", help="Only animals whose name contains this.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Only animals whose name contains TEXT.")
 @click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
 @added_options
 @limit_option(20)
-@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with a higher id.")
+@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with an id greater than ID.")
 @on_data("read")
 async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
     """List animals, ordered by id.
@@ -96,7 +96,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
     total = []
     if found and query != PetQuery():
         matching, beyond = await store.pets.count_below(query, INT64_MAX)
-        # With more animals than one step searches, the total is not known.
+        # If there are more animals than a single step can search, the total is unknown.
         total = [] if beyond else [f"\n{counted(matching, 'animal')} {'matches' if matching == 1 else 'match'}."]
     return Output(found, table, *total, more=f"--after {start}" if more else "")
 
@@ -118,7 +118,7 @@ async def show(backends: Backends, pet_id: int, environment: Environment) -> Out
 @pets.command()
 @env_option
 @click.option("--name", required=True, help="The animal's name.")
-@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The number of the animal's category.")
+@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The id of the animal's category.")
 @click.option(
     "--status", type=click.Choice(STATUSES), default="available", show_default=True, help="The animal's status."
 )
@@ -140,7 +140,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 @click.argument("pet_id", metavar="ID", type=Int64())
 @env_option
 @click.option("--name", help="The new name.")
-@click.option("--category-id", type=Int64(), metavar="N", help="The number of the new category.")
+@click.option("--category-id", type=Int64(), metavar="N", help="The id of the new category.")
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
@@ -167,7 +167,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
 async def set_status(
     backends: Backends, pet_ids: tuple[int, ...], status: PetStatus, environment: Environment
 ) -> Output:
-    """Change the status of animals. ID… are their ids, as shown by pets list.
+    """Change the status of one or more animals. ID… are their ids, as shown by pets list.
 
     STATUS is available, pending or sold. With --json, the output is a list, or a single object if there is only one ID.
 
@@ -193,8 +193,9 @@ def remove(
 ) -> None:  # fmt: skip
     """Remove animals, either by their ids or by who added them. To restore them, use pets restore.
 
-    ID… are their ids, as shown by pets list. With --added-by, the command counts the animals and asks for
-    confirmation. It does not remove animals that are added in the meantime, or that an operator has changed.
+    ID… are the animals' ids, as shown by pets list. With --added-by, the command counts the animals and asks for
+    confirmation. It skips animals that are added in the meantime and, unless --also-edited is given, animals that an
+    operator has changed.
 
     \b
     Examples:
@@ -209,7 +210,7 @@ def remove(
         _remove_added(where, environment, query, also_edited, yes).print(as_json)
         return
     if since is not None or until is not None or also_edited:
-        raise OperatorError("--since, --until and --also-edited need --added-by")
+        raise OperatorError("--since, --until and --also-edited require --added-by")
     if not pet_ids:
         raise OperatorError("nothing to remove; give ids or --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
@@ -222,14 +223,14 @@ def remove(
 def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
-    """Removes animals by who added them. Raises OperatorError."""
+    """Asks for confirmation and removes the matching animals. Raises OperatorError if there are none."""
     found = act(where, lambda backends: admin(backends, environment).count_added(query))
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
     edited = f"{counted(kept, 'animal')} that an operator has changed"
     if not wanted.total:
         raise OperatorError(
-            f"no animals to remove {added_in_words(query)}" + (f", apart from {edited}" if kept else "")
+            f"there are no animals {added_in_words(query)}" + (f", apart from {edited}" if kept else "")
         )
     stay = f" {edited} will not be removed. Use --also-edited to remove them too." if kept else ""
     confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
@@ -253,10 +254,10 @@ def _remove_added(
 @env_option
 @on_data("write")
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
-    """Restore removed animals as they were, with their ids.
+    """Restore removed animals as they were, with the same ids.
 
-    ID… | REMOVAL is either animal ids, or one removal id, as printed by pets remove. To find ids of either kind,
-    use audit --what "remove animal". If one of the animals cannot be restored, the command restores none. Animals
+    ID… | REMOVAL is either a list of animal ids or one removal id, as printed by pets remove. To find these ids, use
+    audit --what "remove animal". If one of the animals cannot be restored, the command does not restore any. Animals
     that undo-import has removed cannot be restored. Import the file again instead.
 
     \b
@@ -275,7 +276,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Raises OperatorError if there are several ids, or if an id has characters that PostgreSQL rejects."""
+    """Checks that there is only one removal id, and that PostgreSQL accepts it. Otherwise, raises OperatorError."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
@@ -284,7 +285,7 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
-    """Returns the animals without duplicates. Raises OperatorError if one of them does not exist."""
+    """Returns the animals with these ids, without duplicates. Raises OperatorError if one does not exist."""
     found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
     missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:

@@ -37,7 +37,7 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds before logging that the store is still opening
+OPENING_LOGGED_AFTER = 3.0  # seconds to wait before logging that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -50,7 +50,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """Returns an option for the setting with the same name, with its default and, for a number, its range."""
+    """Returns an option for the setting of the same name. A number is limited to the setting's range."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -62,7 +62,7 @@ def _setting(
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
               type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients use, for absolute links.")
+@click.option("--public-url", metavar="URL", help="The address that clients use. Absolute links start with it.")
 @click.option("--staging-url", metavar="URL",
               help="A separate address for staging. Staging is then at /v1 on that address.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
@@ -75,24 +75,24 @@ def _setting(
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy headers.")
-@_setting("--address-per-minute", "Requests without a valid key from each client address, per minute.")
-@_setting("--connections-per-address", "Connections from each client address, per worker.")
-@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each additional ban is twice as long.")
+@_setting("--address-per-minute", "Maximum requests without a valid key per minute, for each client address.")
+@_setting("--connections-per-address", "Maximum connections from each client address, per worker.")
+@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban is twice as long as the last.")
 @_setting("--ban-ceiling", "The longest ban, in seconds.")
-@_setting("--ban-strikes", "Consecutive refused requests before a ban.",
-          show_default="the key's limit per minute, at most 1,000")  # fmt: skip
+@_setting("--ban-strikes", "Number of consecutive refused requests before a key is banned.",
+          show_default="the key's per-minute limit, at most 1,000")  # fmt: skip
 @_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
           click.Choice(["degrade", "refuse"]))  # fmt: skip
-@_setting("--postgres-pool", "Connections to PostgreSQL, per worker.")
+@_setting("--postgres-pool", "Maximum connections to PostgreSQL, per worker.")
 @_setting("--usage-days", "How many days to keep hourly usage.")
 @click.option("--show-first-key", is_flag=True,
-              help="Create and print a key if there is none, even if the output is not a terminal.")  # fmt: skip
+              help="Create and print a key if none exists, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
 def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without dropping requests.
 
-    A reload rereads the code, the certificate, its key, --store-file and --gate-file. Changes to other options and
-    variables need a restart.
+    A reload loads new code, and rereads the certificate, its private key, --store-file and --gate-file. Changes to
+    other options and variables require a restart.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     asyncio.run(_check_urls(settings))
     is_second = data_dir.is_locked(settings.data)
     _prepare_data(settings)
-    # Without a terminal, the output goes to a log, which must not contain secrets.
+    # If standard output is not a terminal, it may be a log, which must not contain secrets.
     may_show = show_first_key or sys.stdout.isatty()
     with naming_servers(settings):
         secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
@@ -127,27 +127,28 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
         print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
     if is_second:
         click.echo(
-            "Another service, console or command is using this data directory. They share animals, keys and limits.",
+            "Another service, console or command is using this data directory."
+            " Both use the same animals, keys and limits.",
             err=True,
         )
     service.serve(settings)
 
 
 def _take_over(options: dict[str, Any]) -> None:
-    """Replaces the previous workers. They serve requests in the meantime, and keep running if this fails."""
+    """Replaces the previous workers. They serve requests until the new ones start, and keep running if this fails."""
     try:
         settings = settings_from(options)
         check_settings(settings)
         asyncio.run(_check_stores(settings))
         service.serve(settings)
     except Exception as error:
-        if not is_reload():  # the previous workers are already gone
+        if not is_reload():  # the previous workers have already stopped
             raise
         service.keep_previous_workers(error)
 
 
 def asgi() -> service.AsgiService:
-    """Returns the service as an app for another ASGI server. It is configured with PETSTORE_* variables.
+    """Returns the service as an application for another ASGI server. PETSTORE_* variables configure it.
 
     Example: uvicorn --factory petstore.cli.serve:asgi
     """
@@ -161,13 +162,13 @@ def asgi() -> service.AsgiService:
 
 
 def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
-    """Returns the service, after the same checks as `serve`. Raises OperatorError."""
+    """Runs the same checks as `serve`, and returns the service. Raises OperatorError if a check fails."""
     for name in ("demo", "show_first_key"):
         if options.pop(name):
             raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
     settings = settings_from(options)
     check_settings(settings)
-    with ThreadPoolExecutor(1) as thread:  # the server's event loop may already be running in this thread
+    with ThreadPoolExecutor(1) as thread:  # because this thread may already be running an event loop
         thread.submit(asyncio.run, _check_urls(settings)).result()
         _prepare_data(settings)
         thread.submit(asyncio.run, _check_stores(settings)).result()
@@ -184,7 +185,10 @@ def _prepare_data(settings: Settings) -> None:
 
 
 async def _check_stores(settings: Settings) -> None:
-    """Waits for the schema. Raises OperatorError. Ignores an unavailable store, because it may be back soon."""
+    """Waits until the schema is up to date. Raises OperatorError, for example if a copy is unfinished.
+
+    Ignores an unavailable store, because it may soon be available again.
+    """
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
             await _wait_for_schema(backends)
@@ -193,7 +197,7 @@ async def _check_stores(settings: Settings) -> None:
 async def _check_reload(settings: Settings) -> None:
     """Raises OperatorError if a reload would fail, for example because a new store or gate does not respond.
 
-    An outage of the current store or gate is not an error, because the reload does not make it worse.
+    An outage of the current store or gate is not an error, because a reload would not make it worse.
     """
     new = service.new_backends(settings)
     with contextlib.suppress(Unavailable):
@@ -209,7 +213,7 @@ async def _check_reload(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _required(name: str, url: str | None) -> Iterator[None]:
-    """Raises OperatorError if a URL is given and the backend does not respond."""
+    """Converts Unavailable to OperatorError if a URL is given, and ignores it otherwise."""
     try:
         yield
     except Unavailable as error:
@@ -218,7 +222,7 @@ def _required(name: str, url: str | None) -> Iterator[None]:
 
 
 async def _check_urls(settings: Settings) -> None:
-    """Raises OperatorError for invalid URLs and missing packages, before anything is created."""
+    """Raises OperatorError if a URL is invalid or a package is missing. Runs before anything is created."""
     if settings.gate is not None:
         await open_gate_for(_without_fallback(settings)).close()
     if settings.store is not None:
@@ -226,32 +230,32 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """Returns settings for checking the gate itself. The fallback would respond instead of Redis, and create a file."""
+    """Disables the gate's fallback, which would hide an outage of Redis and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:
     """Waits until the schema is up to date. There is no timeout, because an interrupted migration would start over.
 
-    Raises Unavailable, and OperatorError, for example if a copy is unfinished.
+    Raises Unavailable if a store does not respond. Raises OperatorError, for example if a copy is unfinished.
     """
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # unlike a request, this has no timeout
+            await store.transfer.rows(COUNTERS, None, 1)  # unlike the queries for a request, this has no timeout
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
 
 
 def _log_opening() -> None:
-    event(logging.INFO, "store opening", hint="the schema is being upgraded; the service starts afterwards")
+    event(logging.INFO, "store opening", hint="the schema is being upgraded; the service will start afterwards")
 
 
 async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, str] | None:
-    """Creates a free key if there is no key yet, and returns its secret.
+    """Creates a key on the free plan if there are no keys yet, and returns its secret.
 
-    Returns None if there is no key and `create` is false.
+    Returns an empty dictionary if there are keys already. Returns None if there are no keys and `create` is false.
     """
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
@@ -263,15 +267,16 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
-        # If several nodes start at the same time, one of them adds the key.
+        # If several nodes start at the same time, only one of them adds the key.
         is_added = await backends.stores["live"].keys.add(key, digest_of(secret), entry, only_first=True)
         return {"live": secret} if is_added else {}
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the demo already exists.
+    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the data already exists.
 
-    Raises Unavailable, and OperatorError if there is other data, for example after an interrupted start.
+    Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example after an
+    interrupted start.
     """
     if settings.store is not None:
         raise OperatorError("--demo cannot be combined with --store")
@@ -279,17 +284,20 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
         if not await _can_be_filled(backends, settings.data):
             return {}
     async with Backends(settings, alone=True, bounds=OPERATOR_BOUNDS) as backends:
-        if not await _can_be_filled(backends, settings.data):  # another process has filled it
+        if not await _can_be_filled(backends, settings.data):  # another process has created the data in the meantime
             return {}
         return await demo_data.fill(backends.stores, backends.gate, time.time())
 
 
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
-    """Returns True if both environments are empty, False if they contain the demo. Otherwise raises OperatorError."""
+    """Returns True if both environments are empty, and False if both contain the demo data.
+
+    Raises OperatorError if they contain other data.
+    """
     await _wait_for_schema(backends)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):
         return True
     if not all([await demo_data.is_demo(store) for store in stores]):
-        raise OperatorError(f"--demo: {data} already has other data; give another --data, or omit --demo")
+        raise OperatorError(f"--demo: {data} already contains other data; give another --data, or omit --demo")
     return False

@@ -1,7 +1,7 @@
 """Rewrites the commands in messages, so that operators can type them as printed.
 
-A message contains a command as `petstore WORDS` in backticks, with placeholders in capital letters. `as_typed` rewrites
-it when the message is printed. `suggestion` writes a command that is not part of a sentence.
+Messages contain commands in backticks, such as `petstore WORDS`, with placeholders in capital letters. `as_typed`
+rewrites these commands before a message is printed. `suggestion` returns a command that is not part of a sentence.
 """
 
 import re
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
-RUNNING = ("serve", "console")  # they keep their terminal, so the next command is typed in another one
+RUNNING = ("serve", "console")  # these occupy their terminal, so operators need another one
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
@@ -26,22 +26,23 @@ def as_typed(message: str) -> str:
 
 
 def suggestion(words: str, options: str | None = None) -> str:
-    """Returns a command that also works in another terminal. By default, it includes the given backend options."""
+    """Returns a command that also works in another terminal. By default, it includes the current backend options."""
     chosen = _given_options() if options is None else options
     return f"{_program()} {words}" + (f" {chosen}" if chosen else "")
 
 
 def is_given(name: str) -> bool:
-    """Whether the operator set an option of the running command, on the command line or with a variable."""
+    """Whether the operator set this option of the current command, as an argument or with an environment variable."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source(name) if context else None
     return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def _given_options() -> str:
-    """Returns the given backend options, and --data if another terminal needs it. All paths are absolute.
+    """Returns the backend options that the operator set, and --data if the next command needs another terminal.
 
-    Another terminal may be in another directory, and may not have the same variables.
+    Includes options set with environment variables, and makes all paths absolute. The other terminal may not have the
+    same variables or the same current directory.
     """
     names = {name for name in BACKEND_OPTIONS if is_given(name)}
     context = click.get_current_context(silent=True)
@@ -59,7 +60,7 @@ def _given_options() -> str:
 
 
 def _program() -> str:
-    """Returns the command that starts this program: `petstore` if it is on PATH, or its path otherwise."""
+    """Returns the command that starts this program: `petstore` if it is on PATH, and its path otherwise."""
     if shutil.which("petstore"):
         return "petstore"
     called = Path(sys.argv[0])

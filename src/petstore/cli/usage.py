@@ -1,4 +1,4 @@
-"""`petstore usage`: shows each key's requests, in a table with sparklines."""
+"""`petstore usage`: shows how many requests each key sent, in a table with sparklines."""
 
 import time
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from petstore.wording import when
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
 OPERATION_NAMES = [each.name for each in OPERATIONS]
-SPARKLINE_MAX = 30  # characters, so that a line of the table fits a terminal
+SPARKLINE_MAX = 30  # characters, so that table rows fit in a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
 }  # fmt: skip
 
 
 class Period(NamedTuple):
-    """The period to show, and its name in tables and in sentences."""
+    """The period to show, with its name for tables and its name for sentences."""
 
     span: Span
     end: float
@@ -43,14 +43,14 @@ class Period(NamedTuple):
 @click.command(cls=Command)
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
-@click.option("--span", type=click.Choice(list(SPANS)), help="The period to show, up to now.  [default: day]")
-@click.option("--month", type=Month(), metavar="YYYY-MM", help="A calendar month (UTC) instead of --span.")
+@click.option("--span", type=click.Choice(list(SPANS)), help="The period to show, ending now.  [default: day]")
+@click.option("--month", type=Month(), metavar="YYYY-MM", help="Show a calendar month (UTC) instead of --span.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
-              help="Only keys after this one, the last on the previous page.")  # fmt: skip
+              help="Only keys after KEY_ID, the last key on the previous page.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True,
-              help="Print a bill as CSV, with every key's admitted requests.")  # fmt: skip
+              help="Print billing data as CSV, with every key's admitted requests.")  # fmt: skip
 @on_data("read")
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: str | None,
@@ -67,8 +67,8 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    Base bills on "admitted", which counts all requests so far, except those answered with 429. A running service adds
-    429s and errors every five seconds.
+    Base bills on "admitted", which counts all requests so far, except those refused with 429. A running service updates
+    the counts of 429s and errors every five seconds.
 
     --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is
     given. The operation columns add up to "admitted". "other" counts requests for an unknown path or method.
@@ -114,7 +114,7 @@ async def _busiest(
     bars = await key_bars(store.usage, ids, span, end, operation)
     data, rows = [], []
     for total in shown:
-        key = keys.get(total.key_id)  # a restored store may not have the key
+        key = keys.get(total.key_id)  # after a restore, the key may be missing from the store
         about = {"name": key.name if key else "", "plan": key.plan if key else None}
         data.append({**total._asdict(), "requests": total.requests, **about})
         counts = (total.requests, total.admitted, total.refused, total.banned)
@@ -177,7 +177,7 @@ async def _one(backends: Backends, key_id: str, period: Period, operation: Opera
 
 
 async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> None:
-    """Adds admissions that the service has not collected yet. Prints a warning if that is not possible."""
+    """Collects admissions that the service has not collected yet. Prints a warning if a backend is unavailable."""
     try:
         await backends.collect_admissions(time.time(), key_ids)
     except Unavailable as error:
@@ -185,7 +185,7 @@ async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> 
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """Returns one character for each value, or for each group of values. A dot means no requests."""
+    """Returns a sparkline with one character for each value or group of values. A dot means no requests."""
     group = -(-len(values) // SPARKLINE_MAX) or 1
     sums = [sum(values[start : start + group]) for start in range(0, len(values), group)]
     top = max(sums, default=0)

@@ -35,21 +35,21 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--limit-key",
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
-    help="Another API key, with a limit from 10 to 200, to check limits. Or set PETSTORE_VERIFY_LIMIT_KEY.",
+    help="Another API key, with a limit of 10 to 200 a minute, to check limits. Or set PETSTORE_VERIFY_LIMIT_KEY.",
 )
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
     default="contract",
     show_default=True,
-    help="spec checks only what the specification requires of any implementation.",
+    help="With spec, check only what the specification requires of every implementation.",
 )
-@click.option("--write", is_flag=True, help="Add animals even on live.")
+@click.option("--write", is_flag=True, help="Add animals, even to the live environment.")
 @json_option
 def verify(
     url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
 ) -> None:
-    """Check that the deployment at URL keeps the API's promises, through your proxy.
+    """Check that the deployment at URL, including its proxy, keeps the API's promises.
 
     URL is a base URL that clients use. The command needs no access to the machines. It sends at most 400 requests
     and takes at most two minutes. On staging, it adds animals whose names begin with verify-. On live, it only reads,
@@ -57,8 +57,8 @@ def verify(
 
     \b
     Exit code:
-      0  nothing is broken
-      1  at least one promise is broken, in lines marked BROKEN
+      0  no promise is broken
+      1  at least one promise is broken; see the lines marked BROKEN
       2  the check could not run
 
     \b
@@ -90,7 +90,7 @@ def verify(
 
 
 def _checked(key: str | None, option: str) -> str:
-    """Raises OperatorError for a missing or invalid key. The message does not repeat it."""
+    """Returns the key. Raises OperatorError, without repeating the key, if it is missing or invalid."""
     if not key:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
         raise OperatorError(f"no API key; give {option} or set {variable}")
@@ -101,8 +101,8 @@ def _checked(key: str | None, option: str) -> str:
 
 def _announce(plan: Plan) -> None:
     beyond = f", and up to {counted(plan.limit_requests, 'request')} with --limit-key" if plan.limit_requests else ""
-    adds = f"Adds animals whose names begin with {NAME}." if plan.writes else "Adds nothing."
-    click.echo(f"Sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
+    adds = f"It adds animals whose names begin with {NAME}." if plan.writes else "It adds no animals."
+    click.echo(f"This sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
 
 
 def _lines(results: list[Result]) -> list[str]:
@@ -115,9 +115,9 @@ def _lines(results: list[Result]) -> list[str]:
 
 
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
-    """Prints how to remove the added animals. Standard output is reserved for results."""
+    """Prints instructions for removing the added animals. Standard output is reserved for results."""
     click.echo(
-        as_typed(f"Added {counted(session.added, 'animal')}. To get the key's id, run `petstore keys identify`."),
+        as_typed(f"Added {counted(session.added, 'animal')}. To find the key's id, run `petstore keys identify`."),
         err=True,
     )
     environment, since = plan.environment, f"{plan.began:%Y-%m-%dT%H:%M:%SZ}"
