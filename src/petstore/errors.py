@@ -158,7 +158,7 @@ class DiskFull(Unavailable):
 
     def __init__(self, place: str, cause: object) -> None:
         self.place = place
-        super().__init__(f"the disk of {place} is full; free some space there ({cause})")
+        super().__init__(f"the disk used by {place} is full; free some space there ({cause})")
 
 
 class OperatorError(PetstoreError):

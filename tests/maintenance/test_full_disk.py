@@ -61,7 +61,7 @@ def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, CHUNKS, Full) as store:
             await stopped_at_50(
-                store, await import_100(store), f"the disk of {tmp_path} is full; free some space there (FullError: "
+                store, await import_100(store), f"the disk used by {tmp_path} is full; free some space there (FullError: "
             )
             assert await import_100(store) == "done"
             assert await names(store) == [f"Pet {number}" for number in range(100)]
@@ -104,7 +104,7 @@ def test_a_backup_names_the_full_disk(tmp_path: Path) -> None:
         with ballast.open("r+b") as file:
             file.truncate(ballast.stat().st_size - 32 * 1024)  # enough to begin, but not to finish
         message = petstore.fails_in_one_line("backup", str(disk / "backup.zip"))
-        assert message.startswith(f"the disk of {disk} is full; free some space there")
+        assert message.startswith(f"the disk used by {disk} is full; free some space there")
 
 
 def test_import_does_not_begin_on_a_full_disk(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_full_disk_fails_the_whole_batch_and_nothing_is_announced(tmp_path: Path
             assert await names(store) == [] and len((await store.audit.find()).entries) == 1
             return list(results)
 
-    message = f"the disk of {tmp_path} is full; free some space there (FullError: database or disk is full)"
+    message = f"the disk used by {tmp_path} is full; free some space there (FullError: database or disk is full)"
     assert [str(each) for each in asyncio.run(work())] == [message] * 3
     assert changes == []
 
