@@ -89,7 +89,7 @@ TABLES = (
     OPERATORS,
 )
 
-# Tables about the database itself, which are not copied.
+# Tables that describe the database itself. They are not copied.
 OWN_TABLES = ("changes", "copying")
 
 # The last id that each table has assigned. It can be higher than the highest remaining id, because rows can be removed.
