@@ -97,7 +97,7 @@ class InsufficientScope(ApiError):
 
 
 class NotFound(ApiError):
-    """The service has no such path. Check the base URL."""
+    """The path does not exist. Check the base URL."""
 
 
 class PetNotFound(NotFound):

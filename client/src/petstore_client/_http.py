@@ -95,7 +95,7 @@ class Deadline(Mapping[str, float]):
         self._end = monotonic() + timeouts.total
 
     def __getitem__(self, phase: str) -> float:
-        # A socket whose timeout is 0 does not wait at all, and an infinite timeout is not accepted.
+        # A socket does not wait at all if its timeout is 0, and does not accept an infinite timeout.
         return min(max(self._end - monotonic(), 0.001), self._phases[phase], 1e6)
 
     def __iter__(self) -> Iterator[str]:

@@ -29,7 +29,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
         return fields
 
     def to_json(self) -> str:
-        """Returns `to_dict` as a JSON string."""
+        """Returns the result of `to_dict` as a JSON string."""
         return msgspec.json.encode(self).decode()
 
 

@@ -217,7 +217,7 @@ class Operations:
                 self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if isinstance(last_error, RateLimited):  # a refused call retries before others
+                if isinstance(last_error, RateLimited):  # a call that got a 429 retries before the others
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
                 break

@@ -15,7 +15,7 @@ def enrolled(schema: str, adder: Adder) -> Statement:
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Returns an adder's number, and assigns one if the adder is new. Runs as part of a transaction."""
+    """Returns an adder's number as part of a transaction. Assigns a number if the adder is new."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

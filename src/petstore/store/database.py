@@ -20,7 +20,7 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # seconds; an operator's command may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # seconds; long, because an operator's command may read a whole table
 
 
 class Bounds(NamedTuple):
@@ -31,13 +31,13 @@ class Bounds(NamedTuple):
     queued_reads: int = 1_000  # calls waiting for a connection to PostgreSQL
 
     timeouts: Timeouts = CLIENT
-    check_interval: float = 0.1  # between checks for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # so that a process that dies during a transaction does not keep its locks
+    check_interval: float = 0.1  # how often to check for writes whose deadline has passed
+    idle_transaction_timeout: float = 5.0  # ends abandoned transactions, which would otherwise keep their locks
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds in one transaction, which delays creates
+    import_chunk: int = 2_000  # animals that an import adds in one transaction, while creates have to wait
     # The bytes that an import must leave free on the disk, for creates and for the write-ahead log if the import is
     # undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
@@ -142,7 +142,7 @@ class Database(Protocol):
     def contains(self, column: str, place: int) -> str:
         """Returns a SQL condition that is true if the column contains the parameter `$place`.
 
-        The condition converts A to Z in the column to lower case first.
+        The condition converts A to Z in the column to lower case before it compares.
         """
 
     def lock_pet_ids(self) -> Transaction[None]:

@@ -154,7 +154,7 @@ class Pets:
         return can_be_stored(name) and bool(await self._db.read_long(known, name))
 
     async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
-        """Returns a dictionary from ids to who added these animals and when. Skips animals that do not exist."""
+        """Returns who added each animal and when, keyed by the animal's id. Skips animals that do not exist."""
         rows = await self._db.read_long(
             f"SELECT p.id, p.added_at, a.kind, a.name FROM {self._db.schema}.pets AS p"
             f" LEFT JOIN {self._db.schema}.adders AS a ON a.id = p.added_by WHERE p.id = ANY($1)",

@@ -41,7 +41,7 @@ class Removals:
         return {row[0]: Removal(*row) for row in rows}
 
     async def of_pets(self, pet_ids: Sequence[int]) -> dict[int, RemovedPet]:
-        """Returns a dictionary from ids to removed animals. Skips ids of animals that have not been removed."""
+        """Returns the removed animals with these ids, keyed by id."""
         columns = ", ".join(f"removed.{field}" for field in PET_FIELDS)
         rows = await self._db.read_long(
             f"SELECT {columns}, {self._removal} FROM {self._removed} AS removed"
@@ -77,8 +77,8 @@ class Removals:
     ) -> Removal:
         """Removes the matching animals with ids up to `up_to`. Returns the removal.
 
-        Removes a limited number in each transaction, so that creates never wait long. If interrupted, the removal
-        contains the animals removed so far. Calls `removing` with their number after each transaction.
+        Removes a limited number of animals in each transaction, so that creates never wait long. If interrupted, the
+        removal contains the animals removed so far. Calls `removing` with their number after each transaction.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -125,8 +125,8 @@ class Removals:
     ) -> int:
         """Restores all animals in a removal, and returns how many were restored.
 
-        Restores a limited number in each transaction, so that creates never wait long. If interrupted, another call
-        restores the rest. Calls `restoring` with the number of animals restored so far.
+        Restores a limited number of animals in each transaction, so that creates never wait long. If interrupted,
+        another call restores the rest. Calls `restoring` with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
 

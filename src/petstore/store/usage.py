@@ -62,7 +62,7 @@ class Usage:
         Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
         The transaction that adds admissions also stores the highest total seen in each epoch.
         """
-        # Read without a lock first, because most totals have not grown.
+        # Read without a lock first, because most totals have not grown since the last call.
         key_ids = sorted({total.key_id for total in totals})
         counted = await self._db.read(
             f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)", key_ids
@@ -76,7 +76,7 @@ class Usage:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
-        # Insert rows for new totals first, in order, so that two collectors cannot add the same new total or deadlock.
+        # Insert rows for new totals first, in order, so that two processes cannot add the same new total or deadlock.
         yield ForEachRow(
             f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
             " ON CONFLICT DO NOTHING",

@@ -213,7 +213,7 @@ class BatchedCreates:
 
         try:
             if await self._pool.run(work) == f"DELETE {self._bounds.pruned_records}":
-                return  # there may be more, which the next batch will delete
+                return  # there may be more records, which will be deleted after the next batch
         except Unavailable:
             pass  # the next batch will report the outage
         except Exception as bug:

@@ -1,4 +1,4 @@
-"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Translates asyncpg exceptions."""
+"""The PostgreSQL connection pool, including limits, timeouts and recovery. Translates asyncpg exceptions."""
 
 import asyncio
 import contextlib
@@ -205,7 +205,7 @@ class PostgresPool:
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running work, up to the timeout for one call, and closes the connections."""
+        """Waits for running work, but no longer than the timeout for one call, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:

@@ -91,7 +91,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
-        return False  # the file may be damaged, which may be why it is being replaced
+        return False  # the file is probably damaged, which may be why it is being replaced
     with translating(path), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))

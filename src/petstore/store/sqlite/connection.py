@@ -119,7 +119,7 @@ class WriteLock:
     """A file lock that the writers in all processes acquire before SQLite's own lock.
 
     SQLite waits for its lock by sleeping and retrying, so some writers can starve if several are busy. The kernel
-    grants a file lock in the order of the requests, and releases it if the process dies.
+    grants a file lock in the order in which it was requested, and releases it if the process dies.
     """
 
     def __init__(self, path: Path) -> None:

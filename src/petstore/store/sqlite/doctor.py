@@ -18,7 +18,7 @@ _NEWEST = (
 )
 _ID_MAX = 2**62  # no service assigns this many ids, but the ids in a forged file could start close to the maximum
 
-Definitions = dict[tuple[str, str], str]  # the SQL of each table and index, by kind and name
+Definitions = dict[tuple[str, str], str]  # the SQL for each table and index, keyed by kind and name
 
 
 class FileReport(NamedTuple):

@@ -63,7 +63,7 @@ class BatchResult(NamedTuple):
 
     writes: list[Write]  # each contains its result; excludes writes that were too late
     changes: Collection[Change] = ()
-    reached: Numbers = Numbers()  # the numbers at the end of the batch
+    reached: Numbers = Numbers()  # the change numbers at the end of the batch
     first_id: int | None = None  # set if all writes are creates whose results the event loop must set
     fault: Exception | None = None  # why nothing was written
 
@@ -158,7 +158,7 @@ class Writer:
         self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
         if late and not self._health.down:  # report this even if all callers have given up
-            self._health.failed("the writer hangs")
+            self._health.failed("the writer is stuck")
         self._refuse(late)
 
     def _refuse(self, writes: Iterable[Write]) -> None:
@@ -303,7 +303,7 @@ class Writer:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    if not connection.in_transaction:  # for example, because a full disk rolled it back
+                    if not connection.in_transaction:  # SQLite has rolled it back, for example because the disk is full
                         raise
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error, self._path)
@@ -360,7 +360,7 @@ def _insert_sql(rows: int) -> str:
 
 
 def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
-    """Inserts animals and returns the first id. The ids are consecutive, because writers take turns."""
+    """Inserts animals and returns the first id. The ids are consecutive, because only one writer runs at a time."""
     for some in portions(adds):
         values: list[Any] = []
         for add in some:
