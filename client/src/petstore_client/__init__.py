@@ -1,4 +1,4 @@
-"""A typed Petstore client for threads and for asyncio. It honours `Retry-After` and retries failed requests."""
+"""Typed synchronous and asyncio clients for Petstore. Both honour `Retry-After` and retry failed requests."""
 
 from petstore_client._async_client import AsyncPetstore
 from petstore_client._base_client import LIVE, NOT_GIVEN, STAGING, NotGiven

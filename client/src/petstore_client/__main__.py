@@ -23,16 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if options.verbose:
         logging.getLogger("petstore_client").setLevel(logging.DEBUG)
-    if sys.stdout is None:  # the parent process closed it
+    if sys.stdout is None:  # this process was started with standard output closed
         return _print_error("standard output is closed", 1)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:  # JSON is UTF-8, and a terminal may not support every character
+    if reconfigure is not None:
+        # JSON must be UTF-8. Other output uses the terminal's encoding, which may not support every character.
         reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
         client = Petstore(base_url=options.base_url)
     except OSError as error:
         return _print_error(f"cannot read the certificates (see SSL_CERT_FILE): {error}", 2)
-    except Exception as error:  # a ValueError, or an httpx error about a proxy in the environment variables
+    except Exception as error:  # ValueError, or an httpx error if a proxy environment variable is invalid
         return _print_error(str(error), 2)
     with client:
         try:
@@ -53,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Petstore, options: argparse.Namespace) -> None:
-    """Runs the command. Raises PetstoreError, ValueError (the name cannot be sent) or OSError (the output fails)."""
+    """Runs the command.
+
+    Raises PetstoreError, ValueError if the name is not valid Unicode, or OSError if the output cannot be written.
+    """
     if options.command == "list":
         _print_all(client.list_pets(options.status, max_items=options.limit), options.json)
     elif options.command == "add":
@@ -61,14 +65,14 @@ def _run(client: Petstore, options: argparse.Namespace) -> None:
     else:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            pet = client.get_pet(options.id)  # pyright: ignore[reportDeprecated]  # the command tells the user
+            pet = client.get_pet(options.id)  # pyright: ignore[reportDeprecated]  # the command prints the warning
         _print_one(pet, options.json)
         for warning in caught:
             _print_error(str(warning.message), 0)
 
 
 def _discard_output() -> None:
-    """Redirects standard output to /dev/null, so that flushing it when Python exits does not fail."""
+    """Redirects standard output to /dev/null, so that the final flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AsyncPetstore(BaseClient):
     """The asyncio client. Share one client among all tasks, so that they all pause after a 429.
 
-    Takes the same arguments as `Petstore`, but with an `httpx.AsyncClient`, an async transport and an async `sleep`.
+    Takes the same arguments as `Petstore`, except that `http_client`, `transport` and `sleep` must be async.
 
     Raises:
         ValueError: The API key is missing, the base URL is not valid, or an argument is out of range.
@@ -65,7 +65,7 @@ class AsyncPetstore(BaseClient):
 
     @property
     def with_raw_response(self) -> Operations:
-        """The same operations, but each returns a `RawResponse` with the status and the headers."""
+        """This client's operations, except that each returns a `RawResponse` with the status and headers."""
         return self._operations
 
     def list_pets(
@@ -77,7 +77,7 @@ class AsyncPetstore(BaseClient):
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> AsyncPetIterator:
-        """Like `Petstore.list_pets`, for `async for`."""
+        """Like `Petstore.list_pets`, but returns an async iterator."""
         return self._operations.iterate(status, max_items, page_size, cursor, if_none_match)
 
     async def create_pet(
@@ -89,7 +89,7 @@ class AsyncPetstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
-        """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
+        """Like `Petstore.get_pet`, which is also deprecated. Raises the same exceptions."""
         return self._get_pet(pet_id)
 
     async def _get_pet(self, pet_id: int) -> Pet:

@@ -35,7 +35,7 @@ NOT_GIVEN: Final = NotGiven()
 
 
 class BaseClient:
-    """The part of a client that does no I/O."""
+    """The base class of both clients. Does no I/O itself."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class BaseClient:
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """The state of the key's rate limit in the last response, or None before the first response."""
+        """The key's rate limit as of the last response, or None before the first response."""
         return self._operations.limiter.rate_limit
 
     def with_options(
@@ -88,11 +88,11 @@ class BaseClient:
         headers: Mapping[str, str] | None = None,
         strict: bool | None = None,
     ) -> Self:
-        """Returns a copy of this client with other options, for one call or for many.
+        """Returns a copy of this client with different options, for one call or for many.
 
-        Both clients share connections, callbacks and pauses. Closing one closes both. The headers are sent in
-        addition to the client's headers, and replace headers with the same name. For `timeout` and `total_timeout`,
-        None means no timeout. Options that are not given keep their values.
+        The copy shares this client's connections, callbacks and rate-limit pauses. Closing either client closes both.
+        `headers` are sent in addition to the client's headers, and replace headers with the same name. For `timeout`
+        and `total_timeout`, None means no timeout. Omitted options keep their values.
 
         Raises:
             ValueError: An option is out of range, or a header cannot be sent.
@@ -119,7 +119,7 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Returns the URL and the key. An argument that is None defaults to its environment variable. Raises ValueError."""
+    """Returns the base URL and the API key. Reads an environment variable if an argument is None. Raises ValueError."""
     from petstore_client._http import Endpoint
 
     key = (os.environ.get("PETSTORE_API_KEY", "") if api_key is None else api_key).strip()

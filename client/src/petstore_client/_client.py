@@ -1,4 +1,4 @@
-"""`Petstore`, the client for threads. It runs the coroutines in `_operations.py` with a sender that blocks."""
+"""`Petstore`, the synchronous client. It runs the coroutines in `_operations.py` with a blocking sender."""
 
 import random
 import time
@@ -29,8 +29,8 @@ class Petstore(BaseClient):
         api_key: The API key. Defaults to the environment variable `PETSTORE_API_KEY`.
         base_url: The base URL of the service. Defaults to the environment variable `PETSTORE_BASE_URL`, then to `LIVE`.
         max_retries: How many times to retry a request after a connection error, a timeout, 408, 429 or 5xx.
-        timeout: The maximum number of seconds for one attempt. If the response headers arrive byte by byte, the
-            timeout applies to each byte. An `httpx.Timeout` sets a timeout for each phase instead, including
+        timeout: The maximum number of seconds for one attempt. While the response headers arrive, the timeout applies
+            to each read, not to the whole attempt. An `httpx.Timeout` sets a timeout for each phase instead, including
             connecting. None means no timeout.
         total_timeout: The maximum number of seconds for a call, including waits and retries. For `list_pets`, it
             applies to each page. If the next wait would exceed it, the call raises the last error immediately. None
@@ -38,8 +38,8 @@ class Petstore(BaseClient):
         connect_timeout: The maximum number of seconds for connecting. None means no timeout.
         default_headers: Headers to send with every request.
         strict: Whether to send `Prefer: handling=strict`, so that the service rejects unknown parameters and members.
-        http_client: The `httpx.Client` to use. Closing this client does not close it. Its timeouts and its `auth` are
-            ignored.
+        http_client: The `httpx.Client` to use. It stays open when the `Petstore` client is closed. Its timeouts and
+            `auth` are ignored.
         transport: An `httpx` transport. Cannot be combined with `http_client`.
         on_attempt: Called with an `Attempt` after each request.
         on_wait: Called with a `Wait` before each wait. A wait longer than 5 s is also logged as a warning.
@@ -88,7 +88,7 @@ class Petstore(BaseClient):
 
     @property
     def with_raw_response(self) -> "PetstoreWithRawResponse":
-        """The same operations, but each returns a `RawResponse` with the status and the headers."""
+        """This client's operations, except that each returns a `RawResponse` with the status and headers."""
         return PetstoreWithRawResponse(self._operations)
 
     def list_pets(
@@ -108,11 +108,11 @@ class Petstore(BaseClient):
             page_size: The maximum number of animals per request, from 1 to 100. Defaults to 100.
             cursor: The `next_cursor` of the page to start after. By default, starts at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
-                does not send it again. The iterator then returns the given page with `not_modified` set, or, for an
-                `etag`, an empty page. It continues with the next page.
+                does not send it again. The iterator then returns the given page, or an empty page if only the `etag`
+                was given, with `not_modified` set. It continues with the next page.
 
         Raises:
-            PetstoreError: While iterating. To request the same page again, continue the iteration.
+            PetstoreError: A request failed during the iteration. To retry the same page, continue iterating.
             ValueError: `max_items` is negative, or `if_none_match` is an `etag` that cannot be sent in a header.
         """
         return PetIterator(self._operations.iterate(status, max_items, page_size, cursor, if_none_match))
@@ -123,15 +123,15 @@ class Petstore(BaseClient):
         """Adds an animal exactly once, even if this call has to retry the request.
 
         Args:
-            name: 1 to 255 characters, not only white space, without control characters.
+            name: 1 to 255 characters, without control characters. Must not consist only of white space.
             category_id: The category that the animal belongs to.
             status: Defaults to available.
-            idempotency_key: Within 24 hours, calls with the same key add only one animal. After that, the key adds
-                another animal. Defaults to a new random key for each call. Pass a key if you need to repeat a call
-                after restarting your program.
+            idempotency_key: Calls with the same key within 24 hours add only one animal. After 24 hours, the same key
+                adds another animal. Defaults to a new random key for each call. Pass a key if you need to repeat a
+                call after restarting your program.
 
         Raises:
-            PetstoreError: `InvalidRequest` if the service rejects the values, or any other subclass.
+            PetstoreError: `InvalidRequest` if the service rejects the values, or another subclass for other failures.
             ValueError: The idempotency key is not 1 to 255 visible ASCII characters, or the name is not valid Unicode.
         """
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
@@ -139,10 +139,10 @@ class Petstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
-        """Returns one animal. Deprecated. Will be removed on 5 December 2030. Use `list_pets` with a status instead.
+        """Returns one animal. Deprecated: use `list_pets` with a status instead. Will be removed on 5 December 2030.
 
         Raises:
-            PetstoreError: `PetNotFound` if the animal does not exist, or any other subclass.
+            PetstoreError: `PetNotFound` if the animal does not exist, or another subclass for other failures.
         """
         return _run(self._operations.fetch_pet(pet_id)).parse()
 
@@ -158,7 +158,7 @@ class Petstore(BaseClient):
 
 
 class PetstoreWithRawResponse:
-    """The operations of `Petstore`, but each returns a `RawResponse`."""
+    """The same operations as in `Petstore`, except that each returns a `RawResponse`."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -174,7 +174,7 @@ class PetstoreWithRawResponse:
     ) -> RawResponse[Page]:
         """Requests one page of at most `max_items` animals. Takes the same arguments as `Petstore.list_pets`.
 
-        Raises the same exceptions, and ValueError if `max_items` is 0, because a raw response requires a request.
+        Raises the same exceptions. Also raises ValueError if `max_items` is 0, because a raw response needs a request.
         """
         call = self._operations.list_pets(
             status, max_items=max_items, page_size=page_size, cursor=cursor, if_none_match=if_none_match
@@ -190,7 +190,7 @@ class PetstoreWithRawResponse:
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Like `Petstore.get_pet`, and also deprecated. Raises the same exceptions."""
+        """Like `Petstore.get_pet`, which is also deprecated. Raises the same exceptions."""
         return _run(self._operations.fetch_pet(pet_id))
 
 
@@ -220,12 +220,12 @@ class PetIterator(_BlockingIterator[Pet]):
         self._pets = pets
 
     def pages(self) -> PageIterator:
-        """Iterates over the same animals page by page, from the start. Returns one empty page for an empty list."""
+        """Iterates over the same animals page by page, from the start. Yields one empty page if the list is empty."""
         return PageIterator(self._pets.pages())
 
 
 def _run(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never suspends, because its sender blocks. Returns its result."""
+    """Runs a coroutine and returns its result. The coroutine never suspends, because its sender blocks."""
     try:
         call.send(None)
     except StopIteration as done:

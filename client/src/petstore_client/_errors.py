@@ -25,7 +25,7 @@ from typing import Any
 
 from petstore_client._models import RateLimit
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # for errors that are created in tests
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # the default for errors that tests create without headers
 
 
 class PetstoreError(Exception):
@@ -72,10 +72,10 @@ class PetstoreError(Exception):
 
 
 class ApiError(PetstoreError):
-    """The service returned an error. Error codes that this version does not know raise this class."""
+    """The service returned an error. Raised directly only if this version does not recognise the error code."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
-    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # never None
     retry_after: float | None = None
     """How many seconds to wait (`Retry-After`), or None."""
 
@@ -97,7 +97,7 @@ class InsufficientScope(ApiError):
 
 
 class NotFound(ApiError):
-    """There is nothing at this address. Check the base URL."""
+    """The path does not exist. Check the base URL."""
 
 
 class PetNotFound(NotFound):
@@ -113,7 +113,7 @@ class RequestTimeout(ApiError):
 
 
 class IdempotencyMismatch(ApiError):
-    """This idempotency key was already used for another animal."""
+    """This idempotency key has already been used for another animal."""
 
 
 class RateLimited(ApiError):
@@ -144,10 +144,10 @@ class TimedOut(PetstoreError):
 
 
 class UnexpectedResponse(PetstoreError):
-    """The status is a success, but the body is not what this API returns. Check the base URL."""
+    """The status indicates success, but the body does not match this API. Check the base URL."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
-    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+    headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # never None
 
 
 CLASSES: dict[str, type[ApiError]] = {
@@ -188,8 +188,8 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # A retryable status determines the class, whatever the code says, because the response may come from a proxy.
-    # malformed_request is different: the service also sends it with 501 and 505, and a retry would fail again.
+    # If the status is retryable, it determines the class regardless of the code, because the response may come from a
+    # proxy. The exception is malformed_request, which the service also sends with 501 and 505. A retry would not help.
     if code == "malformed_request":
         return InvalidRequest
     if status == 429:

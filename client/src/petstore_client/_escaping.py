@@ -1,4 +1,4 @@
-"""Escapes characters that a terminal or a log viewer would interpret instead of display. No I/O."""
+"""Escapes characters that a terminal or a log viewer would interpret instead of displaying. No I/O."""
 
 # Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction of text, and lone
 # surrogates, which cannot be written as UTF-8.
@@ -10,5 +10,5 @@ _ESCAPES = {code: f"\\u{code:04x}" for code in _INTERPRETED}
 
 
 def escape(text: str) -> str:
-    """Escapes these characters, for example as `\\u009b`. Does not change the meaning of JSON text."""
+    """Replaces each such character with an escape sequence, such as `\\u009b`. Does not change the meaning of JSON."""
     return text.translate(_ESCAPES)

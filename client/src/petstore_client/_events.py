@@ -1,4 +1,4 @@
-"""Reports each attempt and each wait of a call to the caller's callbacks and to the log."""
+"""Reports each attempt and each wait to the caller's callbacks and to the log."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Literal
 from petstore_client._escaping import escape
 from petstore_client._models import Model
 
-# There is no NullHandler, so that Python prints warnings even if the program does not configure logging.
+# This logger has no NullHandler, so that Python prints warnings even if the program does not configure logging.
 logger = logging.getLogger("petstore_client")
 
 WaitReason = Literal["minute_limit", "day_limit", "ban", "outage", "failure", "no_response"]
@@ -20,7 +20,7 @@ _REASONS: dict[WaitReason, str] = {
     "failure": "the last attempt failed",
     "no_response": "no response from the service",
 }
-LOGGED_WAIT = 5.0  # seconds. Longer waits are logged
+LOGGED_WAIT = 5.0  # seconds; longer waits are logged
 
 
 class Attempt(Model, frozen=True):
@@ -65,7 +65,7 @@ class Wait(Model, frozen=True):
 
 
 class Events:
-    """Reports to the log and to one client's callbacks."""
+    """Reports attempts and waits to the log and to one client's callbacks."""
 
     def __init__(
         self, on_attempt: Callable[[Attempt], object] | None = None, on_wait: Callable[[Wait], object] | None = None
@@ -74,7 +74,7 @@ class Events:
         self._on_wait = on_wait
 
     def attempt(self, attempt: Attempt) -> None:
-        """Reports an attempt. Logs successes at DEBUG, and failures at INFO because the last failure is raised."""
+        """Reports an attempt. Logs successes at DEBUG and failures at INFO. The call itself raises the last failure."""
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "%s", escape(str(attempt)))

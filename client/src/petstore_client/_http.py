@@ -1,4 +1,4 @@
-"""The code that uses httpx: a blocking sender for the sync client, and a sender for the async client.
+"""The senders, which use httpx: a blocking sender for the sync client and an async sender for the async client.
 
 Importing httpx takes most of a client's start-up time, so this module is imported when the first client is created.
 """
@@ -14,7 +14,7 @@ from petstore_client import __version__
 from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
-# httpx raises the last two if the address of a redirect or a proxy is not valid.
+# httpx raises InvalidURL or UnicodeError if a redirect or a proxy has an invalid address.
 FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
@@ -31,7 +31,7 @@ class Endpoint:
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
     def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-        """Builds the httpx request. Raises one of FAILURES."""
+        """Builds the httpx request. Raises one of the exceptions in FAILURES."""
         headers = self.headers
         if request.headers:
             headers = headers.copy()
@@ -51,7 +51,7 @@ def _check_url(base_url: str) -> None:
         raise ValueError("base_url must start with http:// or https://")
     try:
         url = httpx.URL(base_url)
-        url.raw_host.decode("ascii").encode("idna")  # as the socket module does
+        url.raw_host.decode("ascii").encode("idna")  # the socket module encodes host names the same way
     except (httpx.InvalidURL, UnicodeError) as error:
         why = f": {error}" if "@" not in base_url else ""
         raise ValueError(f"base_url is not a valid URL{why}") from error
@@ -69,7 +69,10 @@ def _check_transport(client: object, transport: object) -> None:
 
 
 def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | None) -> Timeouts:
-    """Converts a number for the whole attempt, or an httpx.Timeout for each phase. Raises ValueError."""
+    """Returns the timeouts for one attempt. Raises ValueError.
+
+    A number limits the whole attempt. An httpx.Timeout limits each phase separately.
+    """
     if isinstance(timeout, httpx.Timeout):
         phases = (timeout.connect, timeout.read, timeout.write, timeout.pool)
         return Timeouts(math.inf, *(seconds_of(seconds) for seconds in phases))
@@ -83,7 +86,7 @@ def seconds_of(seconds: float | None) -> float:
 
 
 class Deadline(Mapping[str, float]):
-    """The timeouts for one attempt, as httpx expects them. No phase can take longer than the rest of the total."""
+    """The timeouts for one attempt, in the form that httpx expects. No phase can outlast the total timeout."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._phases = {
@@ -92,7 +95,7 @@ class Deadline(Mapping[str, float]):
         self._end = monotonic() + timeouts.total
 
     def __getitem__(self, phase: str) -> float:
-        # A socket does not wait at all if its timeout is 0, and does not accept infinity.
+        # A socket does not wait at all if its timeout is 0, and does not accept an infinite timeout.
         return min(max(self._end - monotonic(), 0.001), self._phases[phase], 1e6)
 
     def __iter__(self) -> Iterator[str]:
@@ -132,7 +135,7 @@ class SyncSender:
             try:
                 for chunk in response.iter_bytes():
                     body.append(chunk)
-                    deadline.check()  # httpx applies the timeout to each read, and there can be many short reads
+                    deadline.check()  # httpx limits only each read, not the whole body
             finally:
                 response.close()
         except FAILURES as error:
@@ -148,7 +151,7 @@ class SyncSender:
 
 
 class AsyncSender:
-    """Sends requests and suspends the calling asyncio task. Tasks may share a sender."""
+    """Sends requests without blocking the event loop. Tasks may share a sender."""
 
     def __init__(
         self,

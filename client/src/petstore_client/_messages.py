@@ -1,4 +1,4 @@
-"""Requests and responses, and the protocol for senders, which do the sending and sleeping. No I/O."""
+"""Requests, responses, and the protocol that senders implement. No I/O."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Timeouts for one attempt in seconds, in total and for each phase. Raises ValueError if one is not positive."""
+    """The total and per-phase timeouts for one attempt, in seconds. Raises ValueError if any is not positive."""
 
     total: float
     connect: float
@@ -21,7 +21,7 @@ class Timeouts(msgspec.Struct, frozen=True):
             raise ValueError("a timeout must be greater than 0")
 
     def within(self, seconds: float) -> "Timeouts":
-        """Returns the same timeouts for an attempt that may take at most `seconds`."""
+        """Returns a copy in which the total timeout is at most `seconds`."""
         return msgspec.structs.replace(self, total=min(self.total, max(seconds, 0.001)))
 
 
@@ -56,4 +56,4 @@ class Sender(Protocol):
 
     async def send(self, request: Request) -> Response | Failure: ...
 
-    def sleep(self, seconds: float, /) -> Awaitable[object]: ...  # may end early; the caller checks the clock
+    def sleep(self, seconds: float, /) -> Awaitable[object]: ...  # may return early, so the caller checks the clock

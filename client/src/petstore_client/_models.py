@@ -21,15 +21,15 @@ Status = PetStatus | Literal["available", "pending", "sold"]
 
 
 class Model(msgspec.Struct, frozen=True, rename="camel"):
-    """The base class of all models. Models are immutable, and equal if all their fields are equal."""
+    """The base class of all models. Models are immutable, and two models are equal if all their fields are equal."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain values, with the same names as in JSON (`categoryId`)."""
+        """Returns the fields as a dictionary of plain values, with the names used in JSON, such as `categoryId`."""
         fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return fields
 
     def to_json(self) -> str:
-        """Returns `to_dict` as a JSON string."""
+        """Returns the result of `to_dict` as a JSON string."""
         return msgspec.json.encode(self).decode()
 
 
@@ -43,7 +43,7 @@ class Pet(Model, frozen=True):
 
 
 class Page(Model, frozen=True):
-    """One page of a list. Iteration and `len` apply to `pets`."""
+    """One page of a list. Iterating over a page yields its animals, and `len` returns their number."""
 
     pets: tuple[Pet, ...]
     next_cursor: str | None = None
@@ -60,7 +60,7 @@ class Page(Model, frozen=True):
         return len(self.pets)
 
     def __repr__(self) -> str:
-        # Showing all animals would fill the screen.
+        # Omit the animals, because they could fill the screen.
         return f"<Page len={len(self)} next_cursor={self.next_cursor!r} not_modified={self.not_modified}>"
 
 
@@ -76,5 +76,5 @@ class RateLimit(Model, frozen=True):
 
     @property
     def reset_at(self) -> datetime:
-        """`reset` as an aware datetime in UTC."""
+        """`reset` as a timezone-aware datetime in UTC."""
         return datetime.fromtimestamp(self.reset, UTC)

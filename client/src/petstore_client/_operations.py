@@ -1,7 +1,7 @@
-"""The operations: decide what to send, whether to retry and how long to wait. No I/O.
+"""Implements the API's operations: decides what to send, whether to retry and how long to wait. No I/O.
 
 The operations are coroutines that await a `Sender`. The async client awaits them. The sync client's sender blocks, so
-its coroutines finish in one step.
+its coroutines finish without ever suspending.
 """
 
 import copy
@@ -24,11 +24,11 @@ from petstore_client._responses import RawResponse, read_page, read_pet, request
 from petstore_client._retries import delay_after, is_retryable, wait_reason
 
 PAGE_SIZE = 100
-MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between two checks for a free permit
+MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between checks for a free permit
 
 
 class Options(msgspec.Struct, frozen=True):
-    """The options that `with_options` can change. Raises ValueError if one is out of range."""
+    """The options that `with_options` can change. Raises ValueError if any is out of range."""
 
     max_retries: int
     timeouts: Timeouts
@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Operations:
-    """The operations, which return raw responses. Copies made by `with_options` share the rate limiter."""
+    """The API's operations. Each returns a raw response. Copies made by `with_options` share the rate limiter."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Operations:
         self._random_key = random_key
 
     def with_options(self, **changes: Any) -> "Operations":
-        """Returns the same operations with other options. Raises ValueError if one is out of range."""
+        """Returns a copy with different options. Raises ValueError if any is out of range."""
         changed = copy.copy(self)
         changed.options = msgspec.structs.replace(self.options, **changes)
         return changed
@@ -97,11 +97,12 @@ class Operations:
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
         """Returns one animal. Raises PetstoreError."""
-        # With `async def`, `deprecated` would import asyncio, which takes longer than the rest of the package.
+        # Do not use `async def`, because `deprecated` would then import asyncio, which takes longer than importing the
+        # rest of the package.
         return self.fetch_pet(pet_id)
 
     async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """`get_pet` without the warning. The clients warn themselves, so that the warning shows the caller's line."""
+        """Like `get_pet`, but does not warn. The clients issue the warning, so that it shows the caller's line."""
         return RawResponse(await self._call("GET", f"/pets/{pet_id:d}"), read_pet)
 
     async def list_pets(
@@ -147,7 +148,7 @@ class Operations:
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Sends a request, with retries, and returns the successful response. Raises the last error otherwise."""
+        """Sends a request, and retries it if necessary. Returns the successful response, or raises the last error."""
         options, number = self.options, 0
         deadline = self._clock() + options.total_timeout
         request = Request(method, path, _headers(options, headers or {}), body, options.timeouts)
@@ -184,12 +185,12 @@ class Operations:
                 return result
             if not again:
                 raise result
-            if not isinstance(result, RateLimited):  # `_acquire` waits for the end of the pause after a 429
+            if not isinstance(result, RateLimited):  # after a 429, `_acquire` waits until the pause ends
                 self._events.wait(Wait(method, path, wait, wait_reason(result)))
                 await self._sleep_until(now + wait)
 
     def _delay(self, error: PetstoreError | None, number: int, started: float, now: float) -> float:
-        """Returns the seconds until the next attempt. A 429 pauses all calls."""
+        """Returns the number of seconds until the next attempt. After a 429, pauses all calls."""
         if error is None:
             return 0.0
         if isinstance(error, RateLimited):
@@ -197,7 +198,7 @@ class Operations:
         return delay_after(error, number, self._random())
 
     async def _acquire(self, request: Request, deadline: float, last_error: PetstoreError | None) -> None:
-        """Waits until the rate limiter allows this call to send. `last_error` is the previous attempt's error.
+        """Waits until the rate limiter lets this call send a request. `last_error` is the previous attempt's error.
 
         Raises RateLimited if the pause ends after the deadline. If the deadline passes or the wait for a permit times
         out, raises the last error, or TimedOut on the first attempt.
@@ -210,13 +211,13 @@ class Operations:
             if hold.refusal is not None:
                 wait = Wait(request.method, request.path, hold.pause_end - now, wait_reason(hold.refusal))
                 if hold.pause_end >= deadline:
-                    error = copy.copy(hold.refusal)  # a copy has no traceback
+                    error = copy.copy(hold.refusal)  # a copy, so that calls do not share a traceback
                     error.retry_after = wait.seconds
                     raise error
                 self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if isinstance(last_error, RateLimited):  # the call that was refused has priority
+                if isinstance(last_error, RateLimited):  # a call that got a 429 retries before the others
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
                 break
@@ -233,7 +234,7 @@ class Operations:
 def _headers(options: Options, call_headers: dict[str, str]) -> dict[str, str]:
     headers = {**options.headers, **call_headers}
     if options.strict:
-        # `handling=strict` comes first, because the first value of a preference counts (RFC 7240).
+        # Put `handling=strict` first, because only the first value of a preference counts (RFC 7240).
         others = headers.get("prefer")
         headers["prefer"] = f"handling=strict, {others}" if others else "handling=strict"
     return headers
@@ -245,7 +246,10 @@ def _path_of_list(status: Status | None, limit: int, cursor: str | None = None) 
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Returns the headers with lower-case names. Raises ValueError without the value, which may be secret."""
+    """Returns the headers with lower-case names. Raises ValueError if a header is invalid.
+
+    The error message does not contain the header's value, which may be secret.
+    """
     checked = {name.lower(): value for name, value in headers.items()}
     for name, value in checked.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name):
@@ -258,5 +262,5 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_visible_ascii(text: str) -> bool:
-    """Whether the string can be sent as one word in a header."""
+    """Returns whether the string contains only visible ASCII characters, so that a header can contain it."""
     return text.isascii() and text.isprintable() and " " not in text

@@ -29,7 +29,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
         cursor: str | None,
         if_none_match: Page | str | None,
     ) -> None:
-        """`path` is the path of the list with its query, but without a cursor. It is used only in the repr."""
+        """`path` is the list's path and query without a cursor. It is used only in the repr."""
         self._fetch = fetch
         self._path = path
         self._remaining = max_items
@@ -43,12 +43,12 @@ class AsyncPageIterator(AsyncIterator[Page]):
             raise StopAsyncIteration
         limit = limit_of(self._page_size, self._remaining)
         page = (await self._fetch(limit, self._cursor, self._if_none_match)).parse()
-        # Updated only after a success, so that the next call after an error fetches the same page again.
+        # Update the state only on success, so that after an error, the next call fetches the same page again.
         self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
         if self._remaining is not None:
             if len(page) > self._remaining:  # the service ignored the limit
                 page = msgspec.structs.replace(page, pets=page.pets[: self._remaining])
-            # An unmodified page has no animals if only its ETag was given. It counts as full unless it is the last.
+            # If only an ETag was given, an unmodified page contains no animals, so count it as a full page.
             self._remaining -= limit if page.not_modified and not page.pets else len(page)
             self._is_done = self._is_done or self._remaining == 0
         return page
@@ -76,7 +76,7 @@ class AsyncPetIterator(AsyncIterator[Pet]):
         self._page: Iterator[Pet] = iter(())
 
     def pages(self) -> AsyncPageIterator:
-        """Iterates over the same animals page by page, from the start. Returns one empty page for an empty list."""
+        """Iterates over the same animals page by page, from the start. Yields one empty page if the list is empty."""
         return self._new_pages()
 
     async def __anext__(self) -> Pet:

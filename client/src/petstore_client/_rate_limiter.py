@@ -1,8 +1,8 @@
-"""Limits the requests of all threads and tasks that share a client, so that the key does not get banned. No I/O.
+"""Limits requests from all threads and tasks that share a client, so that the API key is not banned. No I/O.
 
-After a 429, no call sends a request until the pause is over. The number of requests in flight is at most the number
-remaining in the last response, but at least one. Before the first response, it is one. As a result, usually only one
-request is refused when the limit is reached.
+After a 429, no call sends a request until the pause is over. The number of requests in flight never exceeds the number
+of remaining requests in the last response, but one request is always allowed. Before the first response, only one is
+allowed. As a result, usually only one request is refused when the limit is reached.
 """
 
 import math
@@ -17,7 +17,7 @@ from petstore_client._retries import delay_after
 
 
 class Hold(NamedTuple):
-    """The call must wait for the end of a pause or, without a pause, for the response to another request."""
+    """Tells a call to wait until a pause ends or, if there is no pause, until another request has finished."""
 
     pause_end: float = -math.inf
     refusal: RateLimited | None = None
@@ -25,10 +25,10 @@ class Hold(NamedTuple):
 
 
 class RateLimiter:
-    """Grants permits to send. Times are in seconds of a monotonic clock."""
+    """Grants permits to send requests. Times are in seconds on a monotonic clock."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # never held during a wait, so asyncio tasks can use it too
+        self._lock = Lock()  # never held while waiting, so asyncio tasks can use it safely
         self._in_flight = 0
         self._pause_end = -math.inf
         self._logged_pause_end = -math.inf
@@ -37,7 +37,7 @@ class RateLimiter:
         self.rate_limit: RateLimit | None = None
 
     def acquire(self, now: float) -> Hold | None:
-        """Takes a permit to send and returns None, or returns a `Hold` if none is free. `release` gives it back."""
+        """Takes a permit and returns None, or returns a `Hold` if none is free. Give permits back with `release`."""
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)
@@ -48,7 +48,7 @@ class RateLimiter:
             return None
 
     def release(self, started: float, outcome: Response | Failure | None = None) -> None:
-        """Returns the permit of a request sent at `started`. The outcome is None if the call was cancelled."""
+        """Gives back the permit for a request sent at `started`. The outcome is None if the call was cancelled."""
         limit = None if outcome is None else rate_limit_of(outcome)
         with self._lock:
             self._in_flight -= 1
@@ -72,7 +72,7 @@ class RateLimiter:
             return self._pause_end
 
     def is_first_to_wait(self, pause_end: float) -> bool:
-        """Whether this is the first call to wait for the pause. Only the first call logs it."""
+        """Returns whether this call is the first to wait for the pause. Only the first call logs the pause."""
         with self._lock:
             is_first = pause_end > self._logged_pause_end
             self._logged_pause_end = max(pause_end, self._logged_pause_end)
@@ -80,7 +80,7 @@ class RateLimiter:
 
 
 def _newer(seen: RateLimit | None, new: RateLimit) -> RateLimit:
-    """Returns the newer state. Responses can arrive out of order, but `remaining` only decreases within a window."""
+    """Returns the newer limit. Responses can arrive out of order, but `remaining` only decreases within a window."""
     if seen is not None and (seen.limit, seen.reset) == (new.limit, new.reset) and seen.remaining < new.remaining:
         return seen
     return new

@@ -14,7 +14,7 @@ from petstore_client._retries import retry_after
 
 T = TypeVar("T")
 
-# msgspec raises these for malformed JSON or wrong types, for malformed UTF-8, and for deeply nested JSON.
+# msgspec raises these exceptions for malformed JSON or wrong types, invalid UTF-8, and deeply nested JSON.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -31,7 +31,7 @@ class RawResponse(Generic[T]):
         self._read = read
 
     def parse(self) -> T:
-        """Returns the result of the same call without `with_raw_response`. Raises UnexpectedResponse."""
+        """Returns the same result as the call without `with_raw_response`. Raises UnexpectedResponse."""
         try:
             return self._read(self._response)
         except UNREADABLE as cause:
@@ -59,12 +59,15 @@ _read_pets = msgspec.json.Decoder(tuple[Pet, ...]).decode
 
 
 def read_pet(response: Response) -> Pet:
-    """Reads an animal from the body. Raises one of UNREADABLE."""
+    """Reads an animal from the body. Raises one of the exceptions in UNREADABLE."""
     return _read_pet(response.body)
 
 
 def read_page(response: Response, known: Page | str | None = None) -> Page:
-    """Reads a page. `known` is the page or ETag that the request sent as `If-None-Match`. Raises one of UNREADABLE."""
+    """Reads a page. Raises one of the exceptions in UNREADABLE.
+
+    `known` is the page or ETag that the request sent as `If-None-Match`.
+    """
     if response.status == 304 and known is not None:
         page = known if isinstance(known, Page) else Page((), next_cursor(response), known)
         return msgspec.structs.replace(page, not_modified=True)
@@ -72,19 +75,19 @@ def read_page(response: Response, known: Page | str | None = None) -> Page:
 
 
 def success_or_error(outcome: Response | Failure, now: float) -> Response | PetstoreError:
-    """Returns the response if it is a success, otherwise the error to raise. `now` is a Unix timestamp."""
+    """Returns the response if it is successful, or else the error to raise. `now` is a Unix timestamp."""
     if isinstance(outcome, Failure):
         kind, code = (TimedOut, "timed_out") if outcome.timed_out else (ConnectionFailed, "connection_failed")
         failed = kind(outcome.reason, code=code)
         failed.__cause__ = outcome.cause
         return failed
-    # A 304 is the response to If-None-Match. If that header was not sent, `parse` raises UnexpectedResponse.
+    # A 304 is a success if the request sent If-None-Match. Otherwise, `parse` raises UnexpectedResponse.
     if 200 <= outcome.status < 300 or outcome.status == 304:
         return outcome
     try:
         body = _read_error(outcome.body)
     except UNREADABLE:
-        # This response is not from the service. It may be from a proxy.
+        # The response is probably from a proxy, not from the service.
         body = _ErrorBody("unknown", f"the response is {outcome.status} with an unexpected body")
     wait = retry_after(outcome.headers, now)
     return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))
@@ -92,7 +95,7 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
 
 def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
     """Returns the state of the key's rate limit, or None if the response does not contain it."""
-    # The headers of a 401 describe the limit of the client's address, because there is no valid key.
+    # In a 401, the headers describe the limit for the client's IP address, because there is no valid key.
     if isinstance(outcome, Failure) or outcome.status == 401:
         return None
     headers = outcome.headers
@@ -105,7 +108,7 @@ def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
 
 
 def request_id_of(outcome: Response | Failure) -> str | None:
-    """Returns the request id, or None if there is no response or no id."""
+    """Returns the request id, or None if there is no response or it contains no id."""
     return outcome.headers.get("x-request-id") if isinstance(outcome, Response) else None
 
 

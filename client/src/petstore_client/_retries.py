@@ -18,19 +18,20 @@ from petstore_client._events import WaitReason
 FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
 _MINUTE = 60.0  # the length of a per-minute window
-_MAX_RETRY_AFTER = 1e9  # seconds; a longer Retry-After is capped, so that float arithmetic on it stays precise
+_MAX_RETRY_AFTER = 1e9  # seconds; longer values are capped, so that float arithmetic stays precise
 
 
 def is_retryable(error: PetstoreError | None) -> bool:
-    """Whether the same request may succeed later. Retries are safe, because a create has an idempotency key."""
+    """Returns whether a retry may succeed. Retries are safe, because every create has an idempotency key."""
     return isinstance(error, RateLimited | ServerError | RequestTimeout | ConnectionFailed | TimedOut)
 
 
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
-    """Returns the seconds to wait after `number` consecutive failures.
+    """Returns how many seconds to wait after `number` consecutive failures.
 
-    `fraction` is a random number from 0 to 1, so that clients that failed together do not retry together. With a
-    `Retry-After`, the delay is that time plus jitter. Without one, it is a backoff, half of which is jitter.
+    `fraction` is a random number from 0 to 1 that determines the jitter, so that clients that failed together do not
+    retry together. If there is a `Retry-After`, the delay is that time plus jitter. Otherwise, it is an exponential
+    backoff, up to half of which is jitter.
     """
     asked = error.retry_after if isinstance(error, ApiError) else None
     bound = max_jitter(asked or 0.0, number)
@@ -38,7 +39,10 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
 
 
 def max_jitter(asked: float, number: int) -> float:
-    """Returns 0.5 s or a tenth of `Retry-After`, whichever is longer. Doubles with each further failure, up to 8 s."""
+    """Returns the maximum jitter in seconds.
+
+    It starts at 0.5 s or a tenth of `Retry-After`, whichever is longer, and doubles with each failure, up to 8 s.
+    """
     return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
 
 
@@ -54,10 +58,10 @@ def wait_reason(error: PetstoreError) -> WaitReason:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns the seconds in a `Retry-After` header, or None if it is absent, malformed or in the past.
+    """Returns the `Retry-After` header as a number of seconds, or None if it is absent, malformed or in the past.
 
-    A date is compared with the response's `Date` header, because both come from the same clock. If there is no `Date`,
-    it is compared with the Unix time `now`.
+    If the header contains a date, it is compared with the response's `Date` header, because both come from the same
+    clock. If there is no `Date` header, it is compared with the Unix time `now`.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():

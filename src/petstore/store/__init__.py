@@ -21,7 +21,7 @@ from petstore.store.usage import Usage
 
 
 class Store(NamedTuple):
-    """All methods raise Unavailable if the database does not respond."""
+    """One environment's store. All methods raise Unavailable if the database does not respond."""
 
     database: Database
     pets: Pets
@@ -52,7 +52,7 @@ class StorePolicy(NamedTuple):
 
     pool_size: int = 8
     pgbouncer: bool = False
-    serving: bool = False  # True for a service with clients, False for an operator's command
+    serving: bool = False  # True for a running service, False for an operator's command
     migrate: bool = True  # if False, opening a store that is missing or has an older schema fails
     bounds: Bounds = Bounds()
 
@@ -60,7 +60,7 @@ class StorePolicy(NamedTuple):
 def open_stores(
     url: str | None, data: Path, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> dict[Environment, Store]:
-    """Opens the stores at a URL or, without a URL, the SQLite files in the data directory.
+    """Opens the stores at a URL or, if there is no URL, the SQLite files in the data directory.
 
     Must be called inside the event loop. Raises OperatorError if the URL is invalid or if this version cannot use the
     store. In that case, nothing is left open.
@@ -88,7 +88,7 @@ async def close_stores(stores: Iterable[Store]) -> None:
 
 
 def check_url(url: str) -> str:
-    """Returns the scheme of a URL. Raises OperatorError if it is invalid. The message never contains the password."""
+    """Returns a URL's scheme. Raises OperatorError if the URL is invalid. The message never contains the password."""
     settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):

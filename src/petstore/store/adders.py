@@ -1,6 +1,6 @@
-"""Stores who added animals: API keys, imports and operators. Animals refer to their adders by number.
+"""Stores the API keys, imports and operators that add animals. Each animal refers to its adder by number.
 
-A number takes one to four bytes per animal, while a name would take about 30.
+A number takes one to four bytes per animal. A name would take about 30.
 """
 
 from petstore.pets import Adder
@@ -15,7 +15,7 @@ def enrolled(schema: str, adder: Adder) -> Statement:
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Returns an adder's number as part of a transaction. Assigns one if the adder is new."""
+    """Returns an adder's number as part of a transaction. Assigns a number if the adder is new."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

@@ -12,7 +12,7 @@ _ENTRY = ", ".join(_ENTRY_FIELDS)
 
 
 def recorded(schema: str, *entries: AuditEntry) -> ForEachRow:
-    """Returns the step of a transaction that adds audit entries. The database assigns their numbers."""
+    """Returns a transaction step that adds audit entries. The database assigns the entry numbers."""
     places = ", ".join(f"${place}" for place in range(1, len(_ENTRY_FIELDS) + 1))
     return ForEachRow(
         f"INSERT INTO {schema}.audit ({_ENTRY}) VALUES ({places})",

@@ -20,7 +20,7 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # seconds; an operator's command may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # seconds; long, because an operator's command may read a whole table
 
 
 class Bounds(NamedTuple):
@@ -31,20 +31,21 @@ class Bounds(NamedTuple):
     queued_reads: int = 1_000  # calls waiting for a connection to PostgreSQL
 
     timeouts: Timeouts = CLIENT
-    check_interval: float = 0.1  # how often to look for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # releases the locks of a process that died during a transaction
+    check_interval: float = 0.1  # how often to check for writes whose deadline has passed
+    idle_transaction_timeout: float = 5.0  # ends abandoned transactions, which would otherwise keep their locks
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
-    search_step: int = 25_000  # the most rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds per transaction, while creates wait
-    # Bytes that an import must leave free on SQLite's disk, for creates and for the write-ahead log during an undo.
+    search_step: int = 25_000  # the maximum number of rows that one search reads
+    import_chunk: int = 2_000  # animals that an import adds in one transaction, while creates have to wait
+    # The bytes that an import must leave free on the disk, for creates and for the write-ahead log if the import is
+    # undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
-    usage_days: int = USAGE_DAYS  # how many days the hourly usage of keys is kept
+    usage_days: int = USAGE_DAYS  # how many days to keep each key's hourly usage
 
 
 class Statement(NamedTuple):
-    """A SQL statement, in which `$1` is the first value. A value can be a list, as in `column = ANY($1)`."""
+    """A SQL statement and its values. `$1` refers to the first value, which can be a list as in `column = ANY($1)`."""
 
     sql: str
     values: Sequence[Any] = ()
@@ -78,7 +79,7 @@ Transaction = Generator[Step, list[Row], T]
 
 
 def steps(*each: Step) -> Transaction[list[Row]]:
-    """Returns a transaction that executes these steps and returns the rows of the last one."""
+    """Returns a transaction that executes these steps and returns the last step's rows."""
     rows: list[Row] = []
     for step in each:
         rows = yield step
@@ -86,7 +87,7 @@ def steps(*each: Step) -> Transaction[list[Row]]:
 
 
 def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
-    """Returns a transaction that executes `then` if `found` returns a row, and returns whether it did."""
+    """Returns a transaction that executes `then` and returns True, or returns False if `found` returns no rows."""
     if not (yield found):
         return False
     yield from steps(*then)
@@ -100,19 +101,19 @@ class Database(Protocol):
     freshness: Freshness
     bounds: Bounds
     immediate: bool  # whether reads complete without yielding to the event loop
-    usage_timeout: float  # seconds for one transaction that adds usage
+    usage_timeout: float  # the timeout in seconds for a transaction that adds usage
 
     # The dialect
     schema: str  # qualifies every table name
     for_update: str  # appended to a SELECT to lock its rows; empty if every transaction locks the whole database
-    skip_locked: str  # the same, but skips rows that another transaction has locked
-    counters: str  # a subquery that returns the table COUNTERS
+    skip_locked: str  # like `for_update`, but skips rows that another transaction has locked
+    counters: str  # a subquery that returns the rows of COUNTERS
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        """Runs a query that takes microseconds."""
+        """Runs a fast query, which takes only microseconds."""
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """Runs a query that may read a whole table. Used for operators, never for clients."""
+        """Runs a query that may read a whole table. Used only for operators, never for client requests."""
 
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
@@ -139,7 +140,10 @@ class Database(Protocol):
         """
 
     def contains(self, column: str, place: int) -> str:
-        """Returns a SQL condition that the column, with A to Z in lower case, contains the parameter `$place`."""
+        """Returns a SQL condition that is true if the column contains the parameter `$place`.
+
+        The condition converts A to Z in the column to lower case before it compares.
+        """
 
     def lock_pet_ids(self) -> Transaction[None]:
         """Prevents other transactions from reserving animal ids until this one ends.
@@ -152,7 +156,7 @@ class Database(Protocol):
         """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` first."""
 
     def raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        """Ensures that all ids assigned to the table from now on are above `last`."""
+        """Ensures that all ids assigned in the table from now on are higher than `last`."""
 
     def check_space(self) -> None:
         """Raises OperatorError if the disk has too little free space for an import."""
@@ -171,9 +175,9 @@ class Database(Protocol):
 
 
 def contains_text(db: Database, columns: Iterable[str], text: str, values: list[Any]) -> str:
-    """Returns a SQL condition that one of the columns contains `text`. An empty `text` matches every row.
+    """Returns a SQL condition that is true if any of the columns contains `text`. An empty `text` matches every row.
 
-    Appends the parameters to `values`.
+    Appends the condition's parameters to `values`.
     """
     if not text:
         return "true"

@@ -1,15 +1,16 @@
-"""Keeps the pages and keys that workers cache consistent with the store.
+"""Keeps the pages and keys in the workers' caches consistent with the store.
 
-Every write declares the kinds of changes it makes: it adds animals, edits animals, changes keys, or none of these.
-After the commit, but before the caller gets its result, `announce` increments the version of each kind in the gate.
-Every request passes through the gate, which compares the version of the keys and returns the versions of the animals.
-A worker therefore never uses a cached page or key that is older than the last announced change.
+Every write declares what kinds of changes it makes: adding animals, editing animals, changing keys, or none of these.
+After the commit, but before the caller gets its result, `announce` increments a version in the gate for each kind of
+change. Every request passes through the gate, which checks that the worker's copy of the key is up to date and returns
+the current versions for animals. A worker therefore never uses a cached page or key that is older than the last
+announced change.
 
-A process can die after its commit and before its announcement. For this reason, a transaction that edits animals or
-changes keys also increments a number in the only row of the table `changes`. New animals need no such number, because
-each has a higher id than all earlier ones. Each process remembers the highest id and the numbers that have been
-announced. A read that finds a later change calls `check` before it returns. Otherwise, a client could see a change that
-disappears when another worker answers its next request from a cache. `check` is also called once a second.
+A process can die after it commits a change and before it announces the change. For this reason, a transaction that
+edits animals or changes keys also increments a number in the single-row table `changes`. New animals need no such
+number, because ids only increase. Each process remembers the highest id and the numbers that have been announced. A
+read that finds a later change calls `check` before it returns. Otherwise, a client could see a change that disappears
+when another worker serves the next request from its cache. `check` is also called once a second.
 
 See docs/decisions/0015 for the rationale.
 """
@@ -21,7 +22,8 @@ from typing import NamedTuple
 from petstore.changes import CHANGES, Change
 
 CHECK_SECONDS = 1.0
-# How long a cached page or key may be used. Changes made directly in the database with SQL are not announced.
+# How long a cached page or key may be used. This limit is needed because changes made directly with SQL are not
+# announced.
 KEPT_SECONDS = 60.0
 
 NOTHING: tuple[Change, ...] = ()
@@ -44,15 +46,15 @@ _COUNTED: tuple[Change, ...] = ("edited", "keys")  # the columns of the table `c
 
 
 def numbers_sql(schema: str) -> str:
-    """Returns a query whose only row contains the values for `Numbers`."""
+    """Returns a query for one row with the values for `Numbers`."""
     return f"SELECT coalesce((SELECT max(id) FROM {schema}.pets), 0), {', '.join(_COUNTED)} FROM {schema}.changes"
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
     """Returns the statement that increments the numbers for these changes, or an empty string if there are none.
 
-    A transaction must execute it last. After locking this row, it never waits for another lock, so it cannot
-    deadlock.
+    A transaction must execute this statement last. The transaction then waits for no other lock after it has locked
+    this row, so it cannot deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
     return f"UPDATE {schema}.changes SET {raised}" if raised else ""
@@ -62,14 +64,14 @@ class Freshness:
     """Tracks which changes in one environment have been announced, as far as this process knows."""
 
     def __init__(self, announce: Announce, read_numbers: Callable[[], Awaitable[Numbers]]) -> None:
-        """`announce` increments versions in the gate."""
+        """`announce` is the function that increments versions in the gate."""
         self._announce = announce
         self._read_numbers = read_numbers
         self.announced = Numbers()  # all changes up to these numbers have been announced
         self.checked = self.due = -math.inf  # when `check_at` last ran, and when it is next due
 
     async def announce(self, changes: Collection[Change], reached: Numbers) -> None:
-        """Announces changes after their commit, before the caller gets its result. Raises Unavailable.
+        """Announces committed changes, before the caller gets its result. Raises Unavailable.
 
         `reached` contains the numbers as of the end of the transaction. Ids and numbers are committed in ascending
         order, so this also announces all earlier changes of the same kinds.
@@ -93,8 +95,8 @@ class Freshness:
     async def check_at(self, now: float) -> None:
         """Calls `check`, and sets when the next check is due. Raises Unavailable.
 
-        Call this unless `checked <= now < due`, a condition that is false if the clock was set back. Only one request
-        waits for the check.
+        Call this unless `checked <= now < due`. That condition is also false if the clock was set back. Only the
+        request that calls this waits for the check.
         """
         self.checked, self.due = now, now + CHECK_SECONDS
         try:

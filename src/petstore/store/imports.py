@@ -1,6 +1,6 @@
 """Stores imports. A file's animals are added in chunks. Each chunk becomes visible when it is committed.
 
-An import counts the animals added so far, so any number of processes can add chunks to the same import. See
+Each import records how many animals it has added so far, so any number of processes can add chunks to it. See
 docs/decisions/0014.
 """
 
@@ -18,7 +18,7 @@ from petstore.store.pets import inserted_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
-INTERRUPTED_AFTER = 60.0  # seconds without a new chunk until a running import is displayed as `interrupted`
+INTERRUPTED_AFTER = 60.0  # seconds without a new chunk, after which a running import is displayed as `interrupted`
 
 
 class Imports:
@@ -26,13 +26,13 @@ class Imports:
         self._db = db
         self._table = f"{db.schema}.imports"
         self._chunks = f"{db.schema}.{IMPORT_CHUNKS.name}"
-        # The animals added by the import $1 that have not been removed.
+        # Selects the animals that the import $1 added and that have not been removed.
         self._its_pets = (
             f"FROM {self._chunks} AS c JOIN {db.schema}.pets AS p ON p.id >= c.first_id AND p.id < c.first_id + c.count"
             " WHERE c.import_id = $1"
         )
 
-    # Reading. `now` decides whether a running import is displayed as `interrupted`.
+    # Reading. A running import is returned as `interrupted` if its last chunk is too old at the time `now`.
 
     async def get(self, import_id: str, now: float) -> Import | None:
         found = await self._read("WHERE id = $2", now, import_id)
@@ -44,7 +44,7 @@ class Imports:
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
     async def of_file(self, sha256: str, now: float) -> Import | None:
-        """Returns the running import of a file with this hash, or else the newest finished one."""
+        """Returns the running import of a file with this hash or, if there is none, the newest finished one."""
         order = "ORDER BY state = 'running' DESC, at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
@@ -67,11 +67,11 @@ class Imports:
     # Adding
 
     async def begin(self, sha256: str, total: int, entry: AuditEntry, repeats: str = "") -> Import:
-        """Begins an import of `total` animals. The subject of the audit entry is the name of the file.
+        """Begins an import of `total` animals. The audit entry's subject is the file name.
 
-        If an import of the same file content is running, returns that import instead. If the same content has already
-        been imported, returns the newest such import, unless its id is `repeats`, which means that the operator has
-        agreed to repeat it. Raises OperatorError if the disk is nearly full.
+        If a file with the same content is being imported, returns that import instead. If the same content has already
+        been imported, returns the newest such import. To import the content again, pass that import's id as `repeats`.
+        Raises OperatorError if the disk is nearly full.
         """
         self._db.check_space()
         new = Import(
@@ -88,7 +88,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # Check after the insert, because another process could import the same content just before it.
+            # Check after the insert, because another process could finish importing the same content just before it.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -97,7 +97,7 @@ class Imports:
             if done and done[0][0] != repeats:
                 yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
                 return False
-            # The import may be interrupted, so this is not the number of animals that it adds.
+            # Record how many animals the file contains, because an interrupted import adds fewer.
             named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
             yield recorded(self._db.schema, named)
             return True
@@ -106,11 +106,11 @@ class Imports:
             if await self._write(transaction()):
                 return new
             found = await self.of_file(sha256, entry.at)
-            if found is not None:  # otherwise another operator has just undone it
+            if found is not None:  # if None, another operator has just undone the other import
                 return found
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:
-        """Adds the animals that follow the first `place` animals in the file.
+        """Adds one chunk: the animals that follow the first `place` animals in the file.
 
         Returns False and adds nothing if the import is not running or has not added exactly `place` animals. Raises
         OperatorError if the disk is nearly full.
@@ -175,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Counts an import's animals: those removed, those that an undo keeps, and those that it would still remove."""
+        """Counts how many of an import's animals are already removed, kept by an undo, or still to be removed."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",

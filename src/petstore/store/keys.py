@@ -25,7 +25,7 @@ from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
-# For each sort: the column, the comparison with the last row of the previous page, and the direction.
+# For each sort order: the column, the comparison with the last row of the previous page, and the direction.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "created": ("k.created", "<", "DESC"),
     "name": ("k.name", ">", "ASC"),
@@ -44,7 +44,8 @@ class Keys:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
-        # Always returns one row, even if no key is found. It begins with the number of the latest key change.
+        # This query always returns one row, even if no key is found. The first column is the number of the latest key
+        # change.
         self._of_secret = (
             f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
             f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
@@ -52,10 +53,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, whatever the key's state, or None if there is none.
+        """Returns the key whose secret has this hash, or None if there is none. The key can be in any state.
 
-        If the secret expires before the key does, the returned key expires with the secret. All key changes that affect
-        the result have been announced, even if the result is None.
+        If the secret expires before the key does, the returned key has the secret's expiry time. Before this method
+        returns, all key changes that affect the result have been announced, even if the result is None.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -74,7 +75,7 @@ class Keys:
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:
-        """Returns matching keys: newest first, by name, or most recently used first.
+        """Returns matching keys, sorted newest first, by name, or most recently used first.
 
         `after` is the last key on the previous page.
         """
@@ -116,7 +117,7 @@ class Keys:
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Adds a key. With `only_first`, returns False and adds nothing if the store already has a key."""
+        """Adds a key. With `only_first`, returns False and adds nothing if the store already contains a key."""
 
         def transaction() -> Transaction[bool]:
             if only_first:
@@ -125,20 +126,21 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # a create expects the adder to exist
+            yield enrolled(self._db.schema, Adder("key", key.id))  # creates assume that the adder exists
             yield recorded(self._db.schema, entry)
             return True
 
-        return await self._db.write(transaction(), NOTHING)  # workers do not cache unknown keys
+        # There is nothing to announce, because workers do not cache unknown keys.
+        return await self._db.write(transaction(), NOTHING)
 
     async def update(
         self, key_id: str, changes: KeyChanges, entry: AuditEntry, base: ApiKey | None = None
     ) -> ApiKey | None:
         """Changes a key and returns it, or returns None if no key has this id.
 
-        `base` is the key as the operator saw it. Raises Conflict if someone has changed the same unit since then, and
-        OperatorError if the change is not allowed. In both cases, nothing is written. The audit entry records the
-        differences from the stored key.
+        `base` is the key as the operator saw it. Raises Conflict if someone has changed the same fields since then, and
+        OperatorError if the change is not allowed. In both cases, nothing is written. The audit entry records how the
+        key has changed.
         """
 
         def transaction() -> Transaction[ApiKey | None]:
@@ -164,7 +166,8 @@ class Keys:
     async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
         """Gives the key a new secret. The old secrets keep working until `old_until`."""
         schema = self._db.schema
-        # If two rotations run concurrently, the second waits for the lock, then expires the first one's secret.
+        # If two rotations run concurrently, the second waits for the lock and then expires the secret that the first
+        # one added.
         lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
         end = Statement(
             f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
@@ -182,7 +185,7 @@ class Keys:
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
         """Expires all of the key's secrets except the newest."""
         schema = self._db.schema
-        # Use 0, not the current time, because a node whose clock is behind would still accept the old secret.
+        # Use 0 instead of the current time, because a node whose clock is behind would still accept an old secret.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 

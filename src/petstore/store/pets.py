@@ -33,7 +33,11 @@ from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_sto
 
 
 class Pets:
-    """`page` and `get` return only announced changes, including changes by other processes. See `freshness.py`."""
+    """The animals in one environment's store.
+
+    `page` and `get` never return a change that has not been announced, even if another process made it. See
+    `freshness.py`.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -41,7 +45,7 @@ class Pets:
         numbered = f"{PET_COLUMNS}, (SELECT edited FROM {db.schema}.changes)"
         self._page_sql = page_sql(db.schema, columns=numbered)
         self._page_by_status_sql = page_sql(db.schema, columns=numbered, by_status=True)
-        # For a single animal, joining the only row of `changes` is 0.8 µs faster in SQLite than a subquery.
+        # For a single animal, joining the single-row table `changes` is 0.8 µs faster in SQLite than a subquery.
         members = ", ".join(f"pets.{field}" for field in PET_FIELDS)
         self._pet_sql = (
             f"SELECT {members}, changes.edited FROM {db.schema}.pets CROSS JOIN {db.schema}.changes WHERE pets.id = $1"
@@ -150,7 +154,7 @@ class Pets:
         return can_be_stored(name) and bool(await self._db.read_long(known, name))
 
     async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
-        """Returns who added these animals, and when, by id. Skips animals that do not exist."""
+        """Returns who added each animal and when, keyed by the animal's id. Skips animals that do not exist."""
         rows = await self._db.read_long(
             f"SELECT p.id, p.added_at, a.kind, a.name FROM {self._db.schema}.pets AS p"
             f" LEFT JOIN {self._db.schema}.adders AS a ON a.id = p.added_by WHERE p.id = ANY($1)",
@@ -184,7 +188,7 @@ class Pets:
         return added
 
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
-        """Adds an animal, and an audit entry with the animal's id as its subject and its values as its detail."""
+        """Adds an animal for an operator. The audit entry records the animal's id and values."""
 
         def transaction() -> Transaction[Pet]:
             (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
@@ -194,7 +198,7 @@ class Pets:
         return await self._db.write(transaction(), ADDED)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Sets the status of animals, and returns those that exist. Adds an audit entry for each change."""
+        """Sets the status of the animals that exist, and returns them. Adds an audit entry for each changed animal."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from locked_pets(self._db, pet_ids)
@@ -210,9 +214,9 @@ class Pets:
     async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
         """Changes an animal and returns it, or returns None if no animal has this id.
 
-        `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same member since then,
-        and InvalidBody if a new value is invalid. In both cases, nothing is written. The audit entry records the
-        differences from the stored animal.
+        `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same field since then,
+        and InvalidBody if a new value is invalid. In both cases, nothing is written. The audit entry records how the
+        animal has changed.
         """
 
         def transaction() -> Transaction[Pet | None]:
@@ -236,7 +240,7 @@ class Pets:
 
 
 def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
-    """Locks animals as part of a transaction, and returns those that exist.
+    """Locks the animals that exist, as part of a transaction, and returns them.
 
     With `unedited`, skips animals that an operator has changed.
     """
@@ -259,7 +263,7 @@ def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float)
 
 
 def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False, newest_first: bool = False) -> str:
-    """Returns a query for up to $2 animals with ids above $1, or below it with `newest_first`.
+    """Returns a query for up to $2 animals with ids above $1 or, with `newest_first`, below $1.
 
     With `by_status`, the query returns only animals with the status $3.
     """
@@ -269,7 +273,7 @@ def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False
 
 
 def _pets_of(rows: Sequence[Row]) -> list[Pet]:
-    """Converts rows to animals. Each row has the number of the latest edit as an extra last column."""
+    """Converts rows to animals. Ignores the last column, which contains the number of the latest edit."""
     return [Pet(*row[:-1]) for row in rows]
 
 

@@ -17,7 +17,7 @@ from petstore.store.pets import Pets, entry_of, locked_pets
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
 from petstore.wording import counted
 
-IDS_MAX = 10  # ids listed in an audit entry
+IDS_MAX = 10  # the maximum number of ids listed in an audit entry
 
 _COLUMNS = ", ".join(PETS.columns)
 
@@ -41,7 +41,7 @@ class Removals:
         return {row[0]: Removal(*row) for row in rows}
 
     async def of_pets(self, pet_ids: Sequence[int]) -> dict[int, RemovedPet]:
-        """Returns the animals with these ids that have been removed, by id."""
+        """Returns the removed animals with these ids, keyed by id."""
         columns = ", ".join(f"removed.{field}" for field in PET_FIELDS)
         rows = await self._db.read_long(
             f"SELECT {columns}, {self._removal} FROM {self._removed} AS removed"
@@ -56,7 +56,8 @@ class Removals:
     async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
         """Removes the animals that exist. Their ids are never assigned again.
 
-        If a client retries the create with the same idempotency key, it still gets the original response.
+        A client that retries a create with the same idempotency key still gets the original response, even if the
+        animal has been removed.
         """
         removal_id = new_removal_id()
 
@@ -76,8 +77,8 @@ class Removals:
     ) -> Removal:
         """Removes the matching animals with ids up to `up_to`. Returns the removal.
 
-        Removes a limited number in each transaction, so that creates never wait long. If interrupted, the removal
-        contains the animals removed so far. Calls `removing` with their number after each transaction.
+        Removes a limited number of animals in each transaction, so that creates never wait long. If interrupted, the
+        removal contains the animals removed so far. Calls `removing` with their number after each transaction.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -103,7 +104,7 @@ class Removals:
         return Removal(removal_id, entry.at, entry.actor, removed)
 
     async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Restores and returns the animals with these ids that were removed. Adds one audit entry per removal."""
+        """Restores the removed animals with these ids, and returns them. Adds one audit entry per removal."""
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
@@ -122,10 +123,10 @@ class Removals:
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
-        """Restores all animals of a removal, and returns their number.
+        """Restores all animals in a removal, and returns how many were restored.
 
-        Restores a limited number in each transaction, so that creates never wait long. If interrupted, another call
-        restores the rest. Calls `restoring` with the number of animals restored so far.
+        Restores a limited number of animals in each transaction, so that creates never wait long. If interrupted,
+        another call restores the rest. Calls `restoring` with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
 
@@ -178,7 +179,8 @@ class Removals:
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
     """Returns the audit entry for animals that are removed or restored together.
 
-    The subject is the removal. For a single animal, it is the animal, so that the entry appears in its history.
+    The entry's subject is the removal's id. For a single animal, the subject is the animal's id, so that the entry
+    appears in the animal's history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

@@ -89,10 +89,10 @@ TABLES = (
     OPERATORS,
 )
 
-# Tables about the database itself, which are not copied.
+# Tables that describe the database itself. They are not copied.
 OWN_TABLES = ("changes", "copying")
 
-# The last id that each table has assigned. It can be higher than the highest remaining id, because rows can be removed.
+# The last id assigned in each table. It can be higher than the highest remaining id, because rows can be removed.
 # Writing to this table can raise the last id but never lower it.
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 

@@ -7,7 +7,7 @@ from petstore.store.database import OPERATOR_TIMEOUT, Database, ForEachRow, PutR
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
-NUMBERED = ("adders", "pets", "audit")  # the store assigns the ids of these tables
+NUMBERED = ("adders", "pets", "audit")  # tables in which the store assigns the ids
 
 
 class Transfer:
@@ -15,7 +15,10 @@ class Transfer:
         self._db = db
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
-        """Adds all rows or none. Rows must be ordered by primary key. Ids assigned later are higher than theirs."""
+        """Adds all rows or none. The rows must be ordered by primary key.
+
+        Ids that the store assigns later are higher than the ids of these rows.
+        """
         await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
 
     def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:

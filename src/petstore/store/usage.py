@@ -1,4 +1,4 @@
-"""Stores usage per key and operation by minute, hour and day, and the totals across all keys."""
+"""Stores the usage of each key and operation per minute, hour and day, and the totals across all keys."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# Rows deleted by age: the table, the interval, and the maximum age in seconds. If None, `usage_days` sets the age.
+# Which rows expire: the table, the interval, and the maximum age in seconds, or None to use `usage_days`.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
@@ -54,7 +54,7 @@ class Usage:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Adds the increase in each total since the last call, as requests `admitted` at the time `at`.
+        """Adds the increase in each total since the last call to the requests admitted at the time `at`.
 
         With `late`, also records `at` as the time the keys were last used, because a worker that was killed may not
         have done so.
@@ -62,7 +62,7 @@ class Usage:
         Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
         The transaction that adds admissions also stores the highest total seen in each epoch.
         """
-        # Read without a lock first, because most totals have not grown.
+        # Read without a lock first, because most totals have not grown since the last call.
         key_ids = sorted({total.key_id for total in totals})
         counted = await self._db.read(
             f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)", key_ids
@@ -76,7 +76,7 @@ class Usage:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
-        # Insert rows for new totals first, in order, so that two collectors cannot add the same new total or deadlock.
+        # Insert rows for new totals first, in order, so that two processes cannot add the same new total or deadlock.
         yield ForEachRow(
             f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
             " ON CONFLICT DO NOTHING",
@@ -133,7 +133,10 @@ class Usage:
             )
 
     def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
-        """Returns a step that adds counts, the last value of each row. Sorts rows so that writers cannot deadlock."""
+        """Returns a step that adds the last value in each row to the stored count.
+
+        Sorts the rows, so that writers cannot deadlock.
+        """
         counts: Counter[tuple[Any, ...]] = Counter()
         for *cell, count in rows:
             counts[tuple(cell)] += count
@@ -172,7 +175,7 @@ class Usage:
     async def of_keys(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[KeyUsage]:
-        """Returns these keys' usage in the intervals that begin at `starts`, for one operation or for all of them."""
+        """Returns these keys' usage in the intervals that begin at `starts`, for one operation or all operations."""
         rows = await self._db.read(
             f"SELECT key_id, start, measure, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"
@@ -195,7 +198,8 @@ class Usage:
 
         `after` is the id of the last key on the previous page.
         """
-        # `admitted` includes errors. The || '' keeps SQLite from scanning the whole index to return keys in order.
+        # `admitted` includes requests that failed. The || '' keeps SQLite from scanning the whole index to return keys
+        # in order.
         rows = await self._db.read_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'admitted'), 0) AS bigint) AS admitted,"

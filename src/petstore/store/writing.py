@@ -16,13 +16,13 @@ class AddPet:
     """A queued create."""
 
     future: "asyncio.Future[Added]"
-    deadline: float  # measured with the writer's clock
+    deadline: float  # a time on the writer's clock
     new: NewPet
     now: float
     idempotency_key: IdempotencyKey | None
-    key_id: str  # the API key that adds the animal
+    key_id: str  # the id of the API key that adds the animal
     result: Added | Exception | None = None
-    alone: ClassVar[bool] = False  # shares its transaction with other writes
+    alone: ClassVar[bool] = False  # creates share a transaction with other writes
 
 
 def newly_added(new: NewPet, pet_id: int) -> Added:
@@ -34,7 +34,10 @@ Records = dict[tuple[str, str], tuple[bytes, Pet]]
 
 
 def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = ()) -> list[AddPet]:
-    """Returns the creates to write: all without an idempotency key, and the first one for each unrecorded key."""
+    """Returns the creates to write.
+
+    These are all creates without an idempotency key, and the first create for each key that has no record yet.
+    """
     used = set(recorded)
     first = []
     for add in batch:
@@ -63,7 +66,7 @@ def replay(batch: Iterable[AddPet], records: Records) -> None:
 
 
 def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
-    if key.name not in records:  # another node has just pruned it; a retry will add the animal
+    if key.name not in records:  # another node has just pruned the record; a retry will add the animal
         return Unavailable("an idempotency record was pruned")
     digest, pet = records[key.name]
     return Added(pet, replayed=True) if digest == key.body_digest else IdempotencyMismatch()
@@ -75,7 +78,7 @@ def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     An exception other than a PetstoreError is a bug. The caller that receives it logs it with the request id. If no
     caller is waiting, it is logged here.
     """
-    bugs: dict[Exception, bool] = {}  # whether a caller received the bug
+    bugs: dict[Exception, bool] = {}  # maps each bug to whether a caller received it
     for future, result in results:
         is_waiting = not future.done()
         if isinstance(result, Exception):

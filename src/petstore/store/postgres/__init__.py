@@ -1,6 +1,6 @@
 """The store for deployments on several machines: PostgreSQL with one schema per environment.
 
-Reads use connections from a pool. Creates are queued, and a single statement adds all queued animals.
+Reads use connections from a pool. Creates are queued, and a single statement adds a whole batch.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ def schema_of(environment: Environment) -> str:
 
 
 class PostgresDatabase:
-    """See `Database` for what each method does."""
+    """Implements `Database` for PostgreSQL. See the protocol for what each method does."""
 
     immediate = False
 
@@ -34,7 +34,7 @@ class PostgresDatabase:
         self.schema = schema_of(environment)
         self.usage_timeout = bounds.timeouts.call
         self.freshness = Freshness(announce, self._numbers)
-        counters = (  # skips sequences that have not assigned an id
+        counters = (  # omits sequences that have not assigned an id yet
             f"SELECT '{name}'::text AS name, last_value AS last FROM {self.schema}.{sequence} WHERE is_called"
             for name, sequence in SEQUENCES.items()
         )
@@ -134,7 +134,7 @@ class PostgresDatabase:
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Executes the statements of an open transaction and returns its result. Raises asyncpg exceptions."""
+    """Executes a transaction's steps, without BEGIN or COMMIT, and returns its result. Raises asyncpg exceptions."""
     try:
         step = next(transaction)
         while True:

@@ -16,7 +16,7 @@ from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
-STATEMENT_TIMEOUT = 5.0  # seconds, in case another transaction holds a lock
+STATEMENT_TIMEOUT = 5.0  # seconds; needed in case another transaction holds a lock
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -28,13 +28,13 @@ class ServerReport(NamedTuple):
     server: list[str]  # problems with the server
     stores: dict[Environment, list[str]]  # problems with each environment
     about: dict[Environment, str]  # a description of each environment's schema
-    ahead: float  # seconds by which the server's clock is ahead of this machine's
+    ahead: float  # how many seconds the server's clock is ahead of this machine's clock
 
 
 async def check_server(url: str, connections: int) -> ServerReport:
-    """Checks a server, including whether it accepts `connections` connections from this node.
+    """Checks a server, including whether it accepts as many as `connections` connections from this node.
 
-    Raises OSError, TimeoutError and asyncpg.PostgresError.
+    Raises OSError, TimeoutError or asyncpg.PostgresError.
     """
     async with _connected(url) as connection, connection.transaction(readonly=True):
         before = time.time()
@@ -48,9 +48,9 @@ async def check_server(url: str, connections: int) -> ServerReport:
 
 
 async def has_schemas(url: str) -> bool:
-    """Returns whether the database has Petstore's schemas.
+    """Returns whether the database contains Petstore's schemas.
 
-    Raises OSError, TimeoutError and asyncpg.PostgresError.
+    Raises OSError, TimeoutError or asyncpg.PostgresError.
     """
     async with _connected(url) as connection:
         return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])

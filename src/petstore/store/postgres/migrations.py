@@ -1,4 +1,4 @@
-"""Recognises PostgreSQL schemas written by Petstore, and migrates them to the newest version."""
+"""Recognises PostgreSQL schemas created by Petstore, and migrates them to the newest version."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import asyncpg
 from petstore.errors import OperatorError
 from petstore.store.schema import UNRECOGNISED, Migration, known_migrations, pending
 
-MIGRATION_LOCK = 7_387_783  # an arbitrary number that is the same on every node
+MIGRATION_LOCK = 7_387_783  # an arbitrary lock id that every node uses
 APPLICATION_NAME = "petstore"  # shown in pg_stat_activity
 KNOWN = known_migrations("postgres")
 
@@ -16,7 +16,7 @@ KNOWN = known_migrations("postgres")
 async def schema_version(connection: Any, schema: str) -> int:
     """Returns the version of a schema, or 0 if it does not exist or is empty.
 
-    Raises OperatorError if the schema has tables that Petstore did not write.
+    Raises OperatorError if the schema contains tables but was not created by Petstore.
     """
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
     if not tables:
@@ -33,7 +33,7 @@ async def schema_version(connection: Any, schema: str) -> int:
 async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> None:
     """Creates the schema or migrates it to the newest version, possibly while other nodes use it.
 
-    Must be called inside a long transaction. Each migration runs once, even if several nodes start at the same time.
+    Must be called inside `long_transaction`. Each migration runs once, even if several nodes start at the same time.
     Raises OperatorError.
     """
     try:

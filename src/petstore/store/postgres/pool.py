@@ -1,4 +1,4 @@
-"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Translates asyncpg exceptions."""
+"""The PostgreSQL connection pool, including limits, timeouts and recovery. Translates asyncpg exceptions."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from petstore.store.writing import log_bug
 
 # Errors. Each exception type corresponds to a class of SQLSTATE codes.
 
-# These errors are always bugs: PostgreSQL rejects the value, the row or the statement itself.
+# These errors are bugs, except for NOT_BUGS, because PostgreSQL rejected the value, the row or the statement itself.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
-# Subclasses of the above that are not bugs. An operator can cause them by revoking permissions or dropping a table.
+# Subclasses of BUGS that are not bugs, because an operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 # These errors suggest that other connections to the server are broken, too.
@@ -26,8 +26,8 @@ GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    asyncpg.OperatorInterventionError,  # shut down, crashed, starting up
-    asyncpg.ReadOnlySQLTransactionError,  # 25006: demoted to a replica, but still responds
+    asyncpg.OperatorInterventionError,  # the server crashed, or is shutting down or starting up
+    asyncpg.ReadOnlySQLTransactionError,  # the server was demoted to a replica, but still responds
     OSError,
 )
 
@@ -63,7 +63,7 @@ Work = Callable[[Connection], Awaitable[T]]
 
 
 class PostgresPool:
-    """One process's connections. Opened on first use, because a worker may start before its database does."""
+    """One process's connection pool. It is opened on first use, because a worker may start before its database."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PostgresPool:
 
         `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
         defaults to the timeout for one call in a request. Raises Unavailable, and any PetstoreError or bug that `work`
-        raises. Raises OperatorError only for operators' commands.
+        raises. Raises OperatorError only in an operator's command, never in a service.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -201,11 +201,11 @@ class PostgresPool:
 
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
-            # asyncpg sends a final message before closing a connection. A server that hangs does not respond to it.
+            # Use a timeout, because asyncpg sends a final message to which a server that hangs does not respond.
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running work, up to the timeout for one call, and closes the connections."""
+        """Waits for running work, but no longer than the timeout for one call, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -244,16 +244,16 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Otherwise, PostgreSQL would plan each page query again because of its LIMIT (182 µs instead of 107 µs).
+        # Otherwise, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
-        options["target_session_attrs"] = "read-write"  # the host that accepts writes
+        options["target_session_attrs"] = "read-write"  # connect only to a host that accepts writes
     return options
 
 
 @contextlib.asynccontextmanager
 async def long_transaction(connection: Connection) -> AsyncIterator[None]:
-    """Begins a transaction without statement timeouts. Used for operators, never for clients."""
+    """Runs a block in a transaction without server timeouts. Used only for operators, never for client requests."""
     async with connection.transaction():
         await connection.execute(
             "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
@@ -266,7 +266,7 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
     """Terminates the connection at the deadline, because a server that hangs would not respond to ROLLBACK.
 
-    Raises TimeoutError instead of asyncpg's exception, which may be an AttributeError.
+    In that case, raises TimeoutError instead of asyncpg's exception, which may be an AttributeError.
     """
     ended = False
 
@@ -287,12 +287,12 @@ def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
 
 
 def _terminate(connection: Connection) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has already closed it
+    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has already closed the connection
         connection.terminate()
 
 
 async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
-    """Terminates a connection whose protocol state is unknown. If the server is gone, expires all others."""
+    """Terminates a connection whose protocol state is unknown. If the server is gone, expires all connections."""
     if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
         _terminate(connection)
     if pool is not None and is_gone(error):

@@ -34,7 +34,7 @@ class Snapshot:
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
         """Copies the snapshot to a file. Calls `progress` with the bytes copied in each step. Raises Unavailable."""
-        # The target is in a temporary directory next to the backup.
+        # In errors, name the backup's directory instead of the temporary directory that contains the target.
         with translating(target.parent), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
@@ -58,14 +58,17 @@ def record_entry(path: Path, entry: AuditEntry) -> None:
 
 
 class Revoked(NamedTuple):
-    """Ids of keys and names of operators that are revoked."""
+    """The ids of revoked keys and the names of revoked operators."""
 
     keys: list[str]
     operators: list[str]
 
 
 def revoked_only_in(replaced: Path, path: Path) -> Revoked:
-    """Returns those that are revoked in `replaced` and active in `path`. If `replaced` cannot be read, returns none."""
+    """Returns the keys and operators that are revoked in `replaced` but not in `path`.
+
+    Returns empty lists if a file cannot be read.
+    """
     revoked = "SELECT {0} FROM {1} JOIN old.{1} AS o USING ({0}) WHERE {1}.revoked IS NULL AND o.revoked IS NOT NULL"
     try:
         with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
@@ -80,7 +83,7 @@ def revoked_only_in(replaced: Path, path: Path) -> Revoked:
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
-    """Ensures that the file at `path` never assigns an id that the `replaced` file has already assigned.
+    """Ensures that ids that were assigned in the `replaced` file are never assigned again in the file at `path`.
 
     Returns False if the replaced file cannot be read. Raises Unavailable.
     """
@@ -88,7 +91,7 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:
             last_ids: list[Any] = old.execute("SELECT name, seq FROM sqlite_sequence").fetchall()
     except apsw.Error:
-        return False  # damaged, which may be why it is being replaced
+        return False  # the file is probably damaged, which may be why it is being replaced
     with translating(path), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
             run(connection, raise_last_id(table, last))

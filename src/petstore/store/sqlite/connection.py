@@ -42,7 +42,7 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
     try:
         # Set the timeout first, because another process may hold a lock when the statements below run.
         set_busy_timeout(connection, BUSY_TIMEOUT)
-        # Without this, SQLite may plan a statement again when a parameter changes.
+        # Without this setting, SQLite may replan a statement when a parameter changes.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.convert_binding = _converted
         # Run each pragma separately, because SQLite would skip all pragmas after the first one that returns a row.
@@ -112,14 +112,14 @@ def translating(path: Path) -> Iterator[None]:
         raise translate(error, path) from error
 
 
-# The lock that queues writers
+# The write lock
 
 
 class WriteLock:
     """A file lock that the writers in all processes acquire before SQLite's own lock.
 
-    SQLite waits for its lock by sleeping and retrying, so some writers starve if several are busy. The kernel grants a
-    file lock in order, and releases it if the process dies.
+    SQLite waits for its lock by sleeping and retrying, so some writers can starve if several are busy. The kernel
+    grants a file lock in the order in which it was requested, and releases it if the process dies.
     """
 
     def __init__(self, path: Path) -> None:

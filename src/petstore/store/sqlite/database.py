@@ -28,14 +28,14 @@ _NUMBERS = numbers_sql("main")
 
 
 class SqliteDatabase:
-    """See `Database` for what each method does."""
+    """Implements `Database` for SQLite. See the protocol for what each method does."""
 
     immediate = True
     # This is long because usage that is committed after the timeout would be added again and counted twice.
     usage_timeout = 60.0
 
     schema = "main"
-    for_update = skip_locked = ""  # a transaction locks the whole file
+    for_update = skip_locked = ""  # not needed, because a transaction locks the whole file
     counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
@@ -55,7 +55,7 @@ class SqliteDatabase:
         self._reader = connect(path)
         try:
             self._reader.pragma("query_only", "ON")
-            self._cursor = self._reader.cursor()  # shared by all reads; a new cursor costs a microsecond
+            self._cursor = self._reader.cursor()  # shared by all reads, because creating a cursor takes a microsecond
             self._read_health = Health("store", environment, "read")
             self._writer = Writer(path, environment, self.freshness, bounds, connect, clock)
         except BaseException:
@@ -112,7 +112,7 @@ class SqliteDatabase:
         return f"instr(lower({column}), ${place}) > 0"
 
     def lock_pet_ids(self) -> Transaction[None]:
-        yield from ()  # a transaction locks the whole file
+        yield from ()  # does nothing, because a transaction locks the whole file
 
     def draw_pet_ids(self, count: int) -> Transaction[int]:
         rows = yield Statement("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
@@ -148,7 +148,7 @@ class SqliteDatabase:
 
 
 def raise_last_id(table: str, last: int) -> Transaction[None]:
-    """Ensures that all ids assigned to the table from now on are above `last`."""
+    """Ensures that all ids assigned in the table from now on are higher than `last`."""
     if (yield Statement("SELECT 1 FROM sqlite_sequence WHERE name = $1", (table,))):
         yield Statement("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", (last, table))
     else:
@@ -156,7 +156,7 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Executes the statements of an open transaction and returns its result. Raises apsw.Error."""
+    """Executes a transaction's steps, without BEGIN or COMMIT, and returns its result. Raises apsw.Error."""
     try:
         step = next(transaction)
         while True:

@@ -16,16 +16,16 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-_ID_MAX = 2**62  # no service assigns this many ids, but a forged file could start close to the maximum
+_ID_MAX = 2**62  # no service assigns this many ids, but the ids in a forged file could start close to the maximum
 
-Definitions = dict[tuple[str, str], str]  # the SQL of each table and index, by kind and name
+Definitions = dict[tuple[str, str], str]  # the SQL for each table and index, keyed by kind and name
 
 
 class FileReport(NamedTuple):
     faults: list[str]
     schema: int = 0
-    rows: dict[str, int] = {}  # noqa: RUF012  # never written to
-    newest: float | None = None  # the latest time in any row, in Unix seconds
+    rows: dict[str, int] = {}  # noqa: RUF012  # never modified
+    newest: float | None = None  # the latest time recorded in the file, in Unix seconds
 
 
 def check_database_file(path: Path) -> FileReport:
@@ -63,7 +63,7 @@ def _report(connection: apsw.Connection) -> FileReport:
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
-    """Returns the differences from the schema of a new file with the same version.
+    """Returns how the file's schema differs from the schema of a new file with the same version.
 
     A forged file could contain triggers or functions that our statements would run. A missing constraint could cause
     acknowledged animals to be lost.

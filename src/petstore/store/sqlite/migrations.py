@@ -60,7 +60,7 @@ def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
 
 
 def check_recognised(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Raises OperatorError if Petstore did not write the file, or if a newer Petstore did. Changes nothing."""
+    """Raises OperatorError if Petstore did not write the file, or if a newer version wrote it. Changes nothing."""
     with _errors_of(path):
         if path.exists():
             pending(migrations, _version_in(path))
@@ -78,7 +78,7 @@ def _version_in(path: Path) -> int:
     if path.with_name(path.name + "-wal").exists():  # the write-ahead log may contain a newer header
         with contextlib.closing(connect_to_examine(path)) as connection:
             return schema_version(connection)
-    # Read the file without SQLite, which would create a log, or could see an incomplete change with `immutable`.
+    # Read the header directly. SQLite would create a log or, with `immutable`, could see an incomplete change.
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if not head:

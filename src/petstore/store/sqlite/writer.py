@@ -2,7 +2,7 @@
 
 The event loop queues writes. The thread first waits for the lock that it shares with other processes, and then takes
 the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at every
-step, and getting it back from a busy event loop takes longer than an insert, so one statement inserts many rows.
+step, and reacquiring it from a busy event loop takes longer than an insert, so one statement inserts many rows.
 
 The thread skips writes that are too close to their deadline. It finishes every batch that it has begun, even if a lock
 or a disk hangs. If a deadline passes during a batch, the event loop fails the write, so that its caller does not wait.
@@ -35,8 +35,9 @@ from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
-WAL_MAX = 32 * 1024 * 1024  # bytes; if the log is larger, the writer waits for readers, so that SQLite can restart it
-CHECKPOINT_TIMEOUT = 0.2  # seconds; other writers are blocked during this wait
+# If the write-ahead log has more bytes than this, the writer waits for readers, so that SQLite can restart the log.
+WAL_MAX = 32 * 1024 * 1024
+CHECKPOINT_TIMEOUT = 0.2  # seconds to wait for readers, while other writers are blocked
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -60,10 +61,10 @@ Write = AddPet | Call
 class BatchResult(NamedTuple):
     """The result of a batch, passed from the thread to the event loop."""
 
-    writes: list[Write]  # with their results; does not include writes that were too late
+    writes: list[Write]  # each contains its result; excludes writes that were too late
     changes: Collection[Change] = ()
-    reached: Numbers = Numbers()  # the numbers as of the end of the batch
-    first_id: int | None = None  # set if the batch contains only creates, whose results have not been set yet
+    reached: Numbers = Numbers()  # the change numbers at the end of the batch
+    first_id: int | None = None  # set if all writes are creates whose results the event loop must set
     fault: Exception | None = None  # why nothing was written
 
 
@@ -88,14 +89,14 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Write] = deque()  # the event loop appends and the thread pops
         self._in_flight: list[Write] = []  # taken by the thread
-        self._thread_busy = False  # woken, and its last result has not been received
+        self._thread_busy = False  # True from waking the thread until its last result is received
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
         self._watch: asyncio.TimerHandle | None = None
         self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False stops the thread
         self._thread_ended: asyncio.Future[None] | None = None  # None until the thread starts
-        # Used only by the thread.
+        # The attributes below are used only by the thread.
         self._write_lock = WriteLock(path)
         self._idempotency = IdempotencyRecords(bounds)
         self._batches = 0
@@ -119,7 +120,7 @@ class Writer:
     def call(
         self, work: Callable[[apsw.Connection], T], changes: Collection[Change], timeout: float | None = None
     ) -> "asyncio.Future[T]":
-        """Queues `work`, which runs in a transaction. Announces `changes` after the commit.
+        """Queues `work` to run in a transaction. Announces `changes` after the commit.
 
         If the timeout is longer than a request's deadline, `work` may be slow, so it gets a separate transaction.
         Raises Unavailable if the queue is full.
@@ -156,8 +157,8 @@ class Writer:
         latest = now + self._timeouts.reserve
         self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
-        if late and not self._health.down:  # even if all callers have given up
-            self._health.failed("the writer hangs")
+        if late and not self._health.down:  # report this even if all callers have given up
+            self._health.failed("the writer is stuck")
         self._refuse(late)
 
     def _refuse(self, writes: Iterable[Write]) -> None:
@@ -207,7 +208,7 @@ class Writer:
         failure: Exception | None = None
         try:
             await self._freshness.announce(result.changes, result.reached)
-        except Exception as error:  # deliver it, so that no caller is left waiting
+        except Exception as error:  # deliver the error, so that no caller waits forever
             failure = error
         deliver((write.future, failure or write.result) for write in result.writes)
 
@@ -230,7 +231,7 @@ class Writer:
                     connection.pragma("cache_size", -1024)
                     # This replaces SQLite's automatic checkpoint, which runs during a commit and would delay callers.
                     connection.set_wal_hook(self._note_wal_pages)
-                # Always acquire the lock. A writer that tried without it would repeatedly overtake waiting writers.
+                # Always acquire the lock. A writer that skipped it could repeatedly overtake waiting writers.
                 with self._write_lock:
                     taken = self._take()
                     result = self._commit(connection, self._in_time(taken))
@@ -249,7 +250,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _take(self) -> list[Write]:
-        """Takes at most one batch from the queue. A write with `alone` gets its own batch."""
+        """Takes at most one batch from the queue. A write whose `alone` is true gets its own batch."""
         taken: list[Write] = []
         while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
@@ -266,7 +267,7 @@ class Writer:
         plain = [write for write in writes if isinstance(write, AddPet) and write.idempotency_key is None]
         if len(plain) == len(writes) <= ROWS_MAX:
             with contextlib.suppress(apsw.BusyError):  # another program may write without acquiring the write lock
-                # Without BEGIN, the statement is a transaction by itself.
+                # Without BEGIN, the statement runs in its own transaction.
                 first = _insert(connection, plain)
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
@@ -297,18 +298,18 @@ class Writer:
             replay(adds, records | new_records(new))
         for write in writes:
             if isinstance(write, Call):
-                connection.execute("SAVEPOINT call")  # a failing call must not make the other writes fail
+                connection.execute("SAVEPOINT call")  # so that a failing call does not fail the other writes
                 try:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    if not connection.in_transaction:  # for example, a full disk rolls back the whole transaction
+                    if not connection.in_transaction:  # SQLite has rolled it back, for example because the disk is full
                         raise
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error, self._path)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
-        if changes.difference(ADDED) or len(new) < len(writes):  # otherwise, the batch has only added animals
+        if changes.difference(ADDED) or len(new) < len(writes):  # the batch did more than add animals
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
@@ -326,9 +327,9 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies the write-ahead log into the file. Called after the results are handed to the event loop.
+        """Copies the write-ahead log into the file. Called after the results have been passed to the event loop.
 
-        Overlapping readers can prevent SQLite from restarting the log. If the log becomes too large, waits for them.
+        Overlapping reads can prevent SQLite from restarting the log. If the log becomes too large, waits for readers.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
@@ -359,7 +360,7 @@ def _insert_sql(rows: int) -> str:
 
 
 def _insert(connection: apsw.Connection, adds: Sequence[AddPet]) -> int:
-    """Inserts animals and returns the first id. The ids are consecutive, because only one process can write."""
+    """Inserts animals and returns the first id. The ids are consecutive, because only one writer runs at a time."""
     for some in portions(adds):
         values: list[Any] = []
         for add in some:
