@@ -61,7 +61,9 @@ def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, CHUNKS, Full) as store:
             await stopped_at_50(
-                store, await import_100(store), f"the disk used by {tmp_path} is full; free some space there (FullError: "
+                store,
+                await import_100(store),
+                f"the disk used by {tmp_path} is full; free some space there (FullError: ",
             )
             assert await import_100(store) == "done"
             assert await names(store) == [f"Pet {number}" for number in range(100)]
