@@ -28,7 +28,7 @@ TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
 DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; tables of the proofs do not count
 PARAGRAPH_MAX = 3  # lines, in the README
-TOTAL_MAX, GUIDES = 12_200, ("README.md", "docs/*.md")  # words of all guides together
+TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # words of all guides together
 SUBJECT_MAX = 72  # characters of a commit's subject
 
 # Retired words and phrases, as regular expressions, and their replacements. Each word has one meaning in the whole

@@ -432,7 +432,7 @@ def test_list_sorts_by_use_of_the_day(server: Server) -> None:
     ids = [entry["id"] for entry in petstore.json("keys", "list", "--sort", "usage", "--limit", "10000")]
     assert [key_id for key_id in ids if key_id in (quiet.id, busy.id)] == [busy.id, quiet.id]
     done = petstore.run("keys", "list", "--sort", "usage", "--limit", "1", "--json")
-    assert len(json.loads(done.stdout)) == 1 and "add a higher --limit" in done.stderr
+    assert len(json.loads(done.stdout)) == 1 and "with a higher --limit" in done.stderr
     assert "--sort created" in petstore.fails_in_one_line("keys", "list", "--sort", "usage", "--before", busy.id)
 
 

@@ -165,4 +165,4 @@ def test_a_refused_form_keeps_what_was_typed_for_every_member(page: Page) -> Non
 
 def test_the_hint_on_files_names_every_column(operator: ConsoleClient) -> None:
     hint = text_of(operator.get("/live/animals"))
-    assert f"CSV file with the header {','.join(IMPORTED)} ," in hint
+    assert f"CSV file with the header {','.join(IMPORTED)} and" in hint
