@@ -145,7 +145,7 @@ def shown(text: str) -> str:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Returns a TLS context that trusts the system's certificate authorities, or those in SSL_CERT_FILE if it is set."""
+    """Returns a TLS context that trusts the system's certificate authorities, or SSL_CERT_FILE if that is set."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
