@@ -110,7 +110,7 @@ def location(session: Session) -> Findings:
 
 
 def media_types(session: Session) -> Findings:
-    """A body that is encoded or is not `application/json` is rejected with 415 `unsupported_media_type`."""
+    """A body that has a `Content-Encoding` or is not `application/json` is rejected with 415."""
     for header in ("Content-Type: text/plain", "Content-Encoding: gzip"):
         response = session.send("POST /pets", header, body=new_pet())
         session.count_added(response)
