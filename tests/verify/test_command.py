@@ -46,7 +46,8 @@ def test_each_promise_is_a_line_and_the_exit_code_is_0(command: Commands, servic
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert re.fullmatch(
-        r"ok +authentication\.missing_key +A request without an API key returns 401 with an `Error` body\.", lines[0]
+        r"ok +authentication\.missing_key +A request without an API key is rejected with 401 and an `Error` body\.",
+        lines[0],
     )
     assert re.fullmatch(r"skipped +creating\.created +it would add animals, .+; allow it with --write", lines[6])
     assert re.fullmatch(r"\d+ ok, 0 broken, \d+ skipped \(\d+ requests, \d+ s\)", lines[-1])

@@ -1,4 +1,4 @@
-"""Runs an ASGI application on Petstore's own HTTP server, which enforces its limits and timeouts."""
+"""Runs an ASGI application on Petstore's own HTTP server, with the server's limits and timeouts."""
 
 import asyncio
 import logging
@@ -78,8 +78,8 @@ class _Exchange:
         self._body_ended = False
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        # Each part of the response body, and whether more parts follow. None means that the application returned before
-        # its response was complete.
+        # Parts of the response body, each with a flag that says whether more parts follow. None means that the
+        # application returned before its response was complete.
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(1)
         # Set when the response is complete, the application has returned, or the client has disconnected.
         self._over = asyncio.Event()
@@ -114,7 +114,7 @@ class _Exchange:
                 self._over.set()
 
     async def end(self) -> None:
-        """Called when the application returns, even if its response is incomplete."""
+        """Ends the exchange. Called when the application returns, even if its response is incomplete."""
         if not self._over.is_set():
             await self._parts.put(None)
             self._over.set()

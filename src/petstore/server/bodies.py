@@ -1,4 +1,4 @@
-"""Streams request bodies that are chunked or have a content length. The application limits their size."""
+"""Streams request bodies, which are chunked or have a content length. The application must limit their size."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from petstore.errors import BodyTooLarge
 BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
 CHUNK_LINE_MAX = 4 * 1024  # maximum bytes in a chunk size line (including extensions) or a trailer line
 CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all chunk size lines and trailer lines of a body
-CHUNKS_MAX = 8_192  # maximum per body, because even a short chunk takes about a microsecond to decode
+CHUNKS_MAX = 8_192  # maximum chunks per body, because even a short chunk takes about a microsecond to decode
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SIZE = rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"  # with extensions
@@ -19,7 +19,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*").f
 
 
 class Malformed(Exception):
-    """The message is not valid HTTP/1.1 or exceeds a limit. `status` is the HTTP status of the rejection."""
+    """The message is not valid HTTP/1.1 or exceeds a limit. `status` is the HTTP status to respond with."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -27,12 +27,12 @@ class Malformed(Exception):
 
 
 class BrokenOff(ConnectionError):
-    """A body ended early or is malformed."""
+    """The body ended early or is malformed."""
 
 
 class BodySource(Protocol):
     def update_reading(self) -> None:
-        """Called when a body's buffer becomes full, and again when the application has read it."""
+        """Called when a body's buffer becomes full, and again when the application has emptied the buffer."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -41,12 +41,12 @@ class BodyStream:
     """A request body. The connection feeds it data, and the application reads from it."""
 
     def __init__(self, source: BodySource, length: int, *, continues: bool) -> None:
-        """`length` is -1 if the body is chunked. `continues` says whether the client waits for a 100 Continue."""
+        """`length` is -1 if the body is chunked. `continues` says whether the client is waiting for 100 Continue."""
         self._source = source
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # not a list, because many small parts could use 40 times as much memory
+        self._parts = bytearray()  # a list of many small parts could use 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes that the application has read
         self._broken = False
@@ -66,7 +66,7 @@ class BodyStream:
         return len(self._parts) + min(self._taken, BUFFER_MAX)
 
     def feed(self, data: bytes) -> bytes:
-        """Adds data and returns any bytes after the end of the body. Raises Malformed if a chunk is not valid."""
+        """Adds data, and returns any bytes that follow the body. Raises Malformed if a chunk is not valid."""
         if self._chunks is not None:
             try:
                 part, rest = self._chunks.decode(data)
@@ -142,9 +142,9 @@ class ChunkedDecoder:
         return self._chunks > CHUNKS_MAX
 
     def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Returns the decoded bytes, and the bytes that follow the body (None if it has not ended).
+        """Returns the decoded bytes, and the bytes that follow the body, or None if the body has not ended yet.
 
-        Raises Malformed.
+        Raises Malformed if the data is not valid or exceeds a limit.
         """
         data = self._pending + data
         self._pending = b""
@@ -174,7 +174,7 @@ class ChunkedDecoder:
                 return b"".join(decoded), data[position:]
 
     def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
-        """Reads complete chunks and returns the position after the last one. Raises Malformed.
+        """Reads complete chunks and returns the position after the last one. Raises Malformed if a limit is exceeded.
 
         This is twice as fast as reading the size, data and line end of each chunk in separate steps.
         """
@@ -194,7 +194,7 @@ class ChunkedDecoder:
         return position
 
     def _read_line(self, line: bytes) -> bool:
-        """Reads one line and returns whether the body has ended. Raises Malformed."""
+        """Reads one line and returns whether the body has ended. Raises Malformed if the line is not valid."""
         if self._needs_line_end:
             if line:
                 raise Malformed(400)
@@ -225,7 +225,7 @@ class ChunkedDecoder:
 
 
 def _size_of(line: bytes) -> int:
-    """Parses a chunk size line and returns the size. Raises Malformed."""
+    """Parses a chunk size line and returns the size. Raises Malformed if the line is not valid."""
     match = _CHUNK_SIZE(line) if len(line) <= CHUNK_LINE_MAX else None
     if match is None:
         raise Malformed(400)

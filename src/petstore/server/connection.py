@@ -1,8 +1,8 @@
 """Handles one connection: reads requests, sends responses in order, and decides when to close the connection.
 
-A connection times out if a request's headers arrive too slowly, if it is idle, or if the client does not read its
-responses. After the last response, the connection accepts only a limited amount of data from the client. It reports its
-memory use to `HttpServer`, which limits the total.
+A connection times out if a request's headers arrive too slowly, if the connection is idle for too long, or if the
+client does not read its responses. After the last response, the connection accepts only a limited amount of data from
+the client. Each connection reports its memory use to `HttpServer`, which limits the total.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ IDLE_TIMEOUT = 75.0
 WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes every WRITE_TIMEOUT seconds
 WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
 PART_MAX = 32 * 1024  # maximum body bytes per write
-LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # seconds and bytes that a client may keep sending after the last response
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits in seconds and bytes on data that arrives after the last response
 UNKNOWN_PEER = "unknown"  # used if the connection was reset before the client's address could be read
 LARGE = 16 * 1024  # smaller bodies are copied into one buffer with the headers; larger ones are written separately
 CLOSING = (408, 413)  # statuses after which the connection closes instead of reading the rest of the body
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task awaits this future between requests
         self._write_paused = False  # whether writing has paused because the client is not reading its responses
-        self._lingers = False  # whether the last response has been sent and any further data is dropped
+        self._lingers = False  # whether the last response has been sent, so that any further data is discarded
         self._writable: asyncio.Future[None] | None = None  # streaming awaits this future while writing is paused
         self._written = 0  # bytes of responses written so far
         self._taken = 0  # bytes that the client had read at `_taken_at`
@@ -56,10 +56,10 @@ class Connection(asyncio.Protocol):
         self.since = server.now  # when the current state (idle, receiving headers, writing paused or lingering) began
         self.peer = ""
         self.group: Hashable = None  # the group that the client's address belongs to
-        # Bytes of memory that the connection uses when idle (cost) and now (held).
+        # Estimated bytes of memory: `cost` is the amount for an idle connection, and `held` is the current amount.
         self.cost = self.held = CONNECTION_COST
 
-    # Methods that the event loop calls
+    # Methods called by the event loop
 
     def connection_made(self, transport: Any) -> None:
         self.attach(transport)
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._task = None  # break a reference cycle between the task, the reader and this object
 
     def eof_received(self) -> bool:
-        """Keeps the connection open for pending requests. A client that has stopped sending may still be reading."""
+        """Keeps the connection open if requests are pending. A client that has stopped sending may still be reading."""
         self._messages.end()
         return self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
 
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
-    # Methods that MessageReader and BodyStream call
+    # Methods called by MessageReader and BodyStream
 
     def write(self, data: bytes) -> None:
         self._written += len(data)

@@ -15,7 +15,7 @@ from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
 MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's connections together
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # above the maximum, connections are closed until memory use falls to this
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if MEMORY_MAX is exceeded, connections are closed until memory use falls to this
 TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
 HANDSHAKES_TIMEOUT = 2.0  # seconds to wait on shutdown for TLS handshakes in progress
 
@@ -34,7 +34,7 @@ class Response(Protocol):
 
     @property
     def stream(self) -> AsyncIterator[bytes] | None:
-        """Yields the body in parts, to be sent instead of `body`. The headers must include the content length."""
+        """The parts of the body, or None to send `body` instead. If set, `headers` must include the content length."""
 
 
 class Application(Protocol):
@@ -43,7 +43,7 @@ class Application(Protocol):
     async def answer(self, request: RequestMessage) -> Response: ...
 
     async def reject(self, status: int, peer: str) -> Response:
-        """Returns the response to a message that is malformed, too large or arrives too slowly."""
+        """Returns the response to a message that is malformed, is too large or arrives too slowly."""
 
 
 class HttpServer:
@@ -167,7 +167,7 @@ class HttpServer:
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
         """Closes idle connections after `idle` seconds, and other connections once they have sent their responses.
 
-        Returns when all connections are closed, but after `limit` seconds at the latest.
+        Returns when all connections are closed or `limit` seconds have passed, whichever comes first.
         """
         self.closing = True
         with contextlib.suppress(TimeoutError):
@@ -183,5 +183,5 @@ class HttpServer:
 
     async def _wait_for_handshakes(self) -> None:
         deadline = time.monotonic() + HANDSHAKES_TIMEOUT
-        while self._handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # at most two seconds
+        while self._handshaking and time.monotonic() < deadline:  # noqa: ASYNC110  # polls for at most two seconds
             await asyncio.sleep(0.01)

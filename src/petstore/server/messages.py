@@ -18,8 +18,8 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # bytes; while a head is at most this long, its method is checked whenever data arrives
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot exceed FIELDS_MAX, as each field takes at least four bytes
+METHOD_MAX = 64  # bytes; while an incomplete head is at most this long, its method is checked whenever data arrives
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot contain too many fields (each takes at least four bytes)
 EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
 PIPELINE_MAX = 1  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
@@ -70,7 +70,7 @@ class FieldNames:
     """
 
     def __init__(self, wanted: frozenset[str] | None) -> None:
-        """If `wanted` is None, the application needs all fields. A name that ends with a hyphen matches as a prefix."""
+        """If `wanted` is None, all fields are needed. A name in `wanted` that ends with a hyphen is a prefix."""
         self._wanted = None if wanted is None else wanted | FRAMING_FIELDS
         self._prefixes = tuple(name for name in wanted or () if name.endswith("-"))
         self.known: dict[bytes, str] = {}
@@ -106,7 +106,10 @@ class HeadReader:
             fields[name] = f"{fields[name]}, {text}" if name in fields else text
 
     def read(self, head: bytes, peer: str, started: float) -> tuple[RequestMessage, int]:
-        """Returns the request and the length of its body, which is -1 if the body is chunked. Raises Malformed."""
+        """Returns the request and the length of its body, which is -1 if the body is chunked.
+
+        Raises Malformed if the head is not valid or too large.
+        """
         if len(head) > HEAD_UNCOUNTED_MAX and (len(head) > HEAD_MAX or head.count(b"\n") - 2 > FIELDS_MAX):
             raise Malformed(414 if head.find(b"\r\n") > TARGET_MAX else 431)
         words = head[: head.find(b"\r\n")].split(b" ")
@@ -139,7 +142,7 @@ class HeadReader:
         )
         length = 0
         if "content-length" in fields or "transfer-encoding" in fields:
-            self._parser = None  # this parser would now expect the body, but this module reads bodies itself
+            self._parser = None  # the parser would expect the body next, but this module reads bodies itself
             length = _length(fields)
             if version == b"HTTP/1.0":
                 fields.pop("expect", None)  # HTTP/1.0 clients do not understand 100 Continue (RFC 9110, 10.1.1)
@@ -171,9 +174,9 @@ def _asks_to_close(connection: str) -> bool:
 
 
 def _length(fields: dict[str, str]) -> int:
-    """Returns the length of the body, or -1 if it is chunked. Raises Malformed.
+    """Returns the length of the body, or -1 if it is chunked. Raises Malformed for any other transfer coding.
 
-    llhttp has already rejected repeated lengths, and requests with both a length and a transfer coding.
+    llhttp has already rejected requests with several lengths, and requests with both a length and a transfer coding.
     """
     coding = fields.get("transfer-encoding")
     if coding is None:
@@ -187,7 +190,7 @@ def _length(fields: dict[str, str]) -> int:
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """Returns the decoded path and the query as sent. Raises Malformed if there is a fragment."""
+    """Returns the decoded path, and the query as it was sent. Raises Malformed if there is a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
@@ -208,10 +211,10 @@ class MessageReader:
 
     def __init__(self, source: Source, names: FieldNames) -> None:
         self.waiting: deque[RequestMessage] = deque()  # requests waiting to be handled, in order
-        self.rejected: int | None = None  # the status with which an invalid message must be rejected
+        self.rejected: int | None = None  # the HTTP status of the response to an invalid message, if there is one
         self.rejects_head = False  # whether the invalid message is a HEAD request
         self.over = False  # whether reading has ended
-        self.sends_on = False  # whether the client keeps sending after reading has ended
+        self.sends_on = False  # whether the client has sent more data since reading ended
         self._source: Source = source
         self._heads = HeadReader(names)
         self._stream: BodyStream | None = None  # the body that is still arriving
@@ -243,7 +246,7 @@ class MessageReader:
         return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Parses data into requests until too many are waiting. `now` is a value of time.perf_counter."""
+        """Parses data into requests, but stops while too many are waiting. `now` is a value of time.perf_counter."""
         self.received += len(data)
         try:
             if not self._unread:
@@ -271,7 +274,7 @@ class MessageReader:
             self.reject(error.status, data)
 
     def _feed_head(self, data: bytes, now: float) -> bytes:
-        """Reads one head and returns the remaining data. Raises Malformed."""
+        """Reads one head and returns the remaining data. Raises Malformed if the head is not valid."""
         if data[0] in b"\r\n":
             line = data.lstrip(b"\r\n")  # empty lines before a request line are ignored (RFC 9112, 2.2)
             self._empty_bytes += len(data) - len(line)
@@ -318,7 +321,7 @@ class MessageReader:
         self.over = True
         self._unread = b""
         self._heads.close()
-        self._source = cast(Source, None)  # the reader must not keep the connection alive
+        self._source = cast(Source, None)  # the reader must not keep the connection object alive
         if self._stream is not None:
             self._stream.break_off()
             self._stream = None
@@ -344,8 +347,8 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    In the middle of a line, this is the only check. If a client sends single bytes, running all checks for each byte
-    would take 50 µs.
+    If new data does not end a line, this is the only check. Otherwise, a client that sends single bytes would cause all
+    checks to run for every byte, which takes 50 µs.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

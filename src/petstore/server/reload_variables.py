@@ -1,4 +1,4 @@
-"""The environment variables used by a reload: one marks the trial start, and one passes state across the `exec`."""
+"""The environment variables used by a reload: one marks the trial start, and the other passes state across `exec`."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import os
 import msgspec
 
 HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
-TRIAL = "PETSTORE_RELOAD_TRIAL"  # set only for the trial start, to the running workers' digests as JSON
+TRIAL = "PETSTORE_RELOAD_TRIAL"  # set only for the trial start; contains the running workers' digests as JSON
 
 # Digests of the workers' settings, by setting name. The values are not passed on, as they may contain passwords.
 Digests = dict[str, str]
@@ -16,7 +16,7 @@ class Handover(msgspec.Struct):
     """The state that the main process passes to its successor across the `exec`."""
 
     sockets: list[list[int]]  # file descriptors, which stay open across the `exec`
-    workers: dict[int, int]  # the index of each worker's sockets, by process id
+    workers: dict[int, int]  # maps each worker's process id to the index of its sockets
     retired: set[int]
     digests: Digests
     reload_again: bool
@@ -41,7 +41,7 @@ def running_digests() -> Digests:
 
 
 def is_trial() -> bool:
-    """Whether this process is a trial start, which only checks whether the service can start."""
+    """Whether this process was started only to check that the service can start."""
     return TRIAL in os.environ
 
 

@@ -31,10 +31,10 @@ async def serve_connections(
 ) -> None:
     """Serves connections until a signal arrives.
 
-    Returns within seconds of SIGTERM or SIGINT, and within about a minute of RETIRE, which a reload sends.
+    Returns within seconds of SIGTERM or SIGINT, and within about a minute of the RETIRE signal, which a reload sends.
 
-    `others` are other workers' sockets. After COVER, this worker temporarily accepts connections on them. `stopping` is
-    called when the shutdown begins.
+    `others` are the other workers' sockets. After a COVER signal, this worker temporarily accepts connections on them.
+    `stopping` is called when the shutdown begins.
     """
     loop = asyncio.get_running_loop()
     stop, retire, cover = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -7,11 +7,11 @@ import socket
 from petstore.errors import OperatorError
 
 BACKLOG = 4096
-KERNEL_BUFFER = 128 * 1024  # bytes in each direction; by default, the kernel lets its buffers grow to 4 to 6 MiB
+KERNEL_BUFFER = 128 * 1024  # bytes in each direction; by default, the kernel's buffers can grow to between 4 and 6 MiB
 FIRST_ACTIVATED = 3  # the first file descriptor that systemd passes
 
 Sockets = list[socket.socket]
-Address = tuple[str, int | None]  # (host, port), or (`unix:` followed by a path, None)
+Address = tuple[str, int | None]  # (host, port) or, for a Unix socket, (`unix:` and the path, None)
 
 
 def check_port(host: str, port: int) -> None:
@@ -28,7 +28,7 @@ def check_port(host: str, port: int) -> None:
 def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """Returns a group of sockets for each of `count` workers or, with socket activation, one group for all workers.
 
-    Raises OperatorError.
+    Raises OperatorError if a socket cannot be opened or used.
     """
     if activated_addresses():
         return [[inherited(fd) for fd in _activated()]]
@@ -36,7 +36,7 @@ def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
 
 
 def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError.
+    """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError on failure.
 
     Each worker has its own sockets, so that the kernel distributes connections evenly. The main process keeps all
     sockets open. If a worker dies, its successor inherits its sockets and accepts the connections waiting on them.
@@ -45,7 +45,7 @@ def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
 
 
 def _listening(host: str, port: int, *, shared: bool) -> Sockets:
-    """Opens a socket on every address of `host`. `shared` sets SO_REUSEPORT. Raises OperatorError."""
+    """Opens a socket on every address of `host`. If `shared`, sets SO_REUSEPORT. Raises OperatorError on failure."""
     made: Sockets = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -74,7 +74,10 @@ def activated_addresses() -> list[Address]:
 
 
 def _activated() -> range:
-    """Returns the file descriptors of the sockets that systemd opened. Raises OperatorError."""
+    """Returns the file descriptors of the sockets that systemd opened.
+
+    Raises OperatorError if LISTEN_FDS is not a valid number.
+    """
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     given = os.environ.get("LISTEN_FDS", "0") if ours else "0"
     if not (given.isascii() and given.isdigit() and len(given) < 5):
@@ -83,7 +86,7 @@ def _activated() -> range:
 
 
 def _address_of(fd: int) -> Address:
-    """Returns the address that a socket listens on. Raises OperatorError."""
+    """Returns the address that a socket listens on. Raises OperatorError if it is not a listening socket."""
     try:
         with socket.socket(fileno=os.dup(fd)) as found:
             if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

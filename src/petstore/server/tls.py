@@ -1,7 +1,7 @@
 """TLS with bounded memory: creates the SSL context, and encrypts and decrypts a connection's data.
 
-asyncio's own TLS transport uses up to 546 KiB for an idle connection. The write buffer size that it reports does not
-include its socket's unsent bytes.
+asyncio's own TLS transport is not used, because it takes up to 546 KiB of memory for an idle connection, and because
+the write buffer size that it reports does not include bytes that its socket has not sent yet.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Sits between a socket and a connection, as the socket's protocol and the connection's transport."""
+    """Sits between a socket and a connection. It is the socket's protocol and the connection's transport."""
 
     def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._client_has_ended = False  # whether the client has sent its close_notify
         self._deadline: asyncio.TimerHandle | None = None
 
-    # Methods that the event loop calls
+    # Methods called by the event loop
 
     def connection_made(self, transport: Any) -> None:
         self._socket: asyncio.Transport = transport
@@ -84,7 +84,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended or self._client_has_ended:
-            self._connection.data_received(data)  # the connection counts and drops these bytes
+            self._connection.data_received(data)  # the connection counts these bytes and then discards them
             return
         try:
             plain = self._decrypted(data)
@@ -106,7 +106,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._is_open:
             self._connection.resume_writing()
 
-    # Methods that the connection calls
+    # Methods called by the connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._has_ended or self._socket.is_closing():
@@ -157,7 +157,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # TLS
 
     def _decrypted(self, data: bytes) -> bytes:
-        """Decrypts data. Continues the handshake first if it is not complete. Raises SSLError."""
+        """Decrypts data. If the handshake is not complete, continues it first.
+
+        Raises SSLError if the data is not valid.
+        """
         plain = []
         incoming, tls = self._incoming, self._tls
         for start in range(0, len(data), PIECE):

@@ -14,7 +14,7 @@ from petstore.observability.logs import event
 from petstore.server.sockets import Sockets
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to finish its connections within RETIRE_TIMEOUT and exit
+RETIRE = signal.SIGUSR1  # tells a worker to drain its connections within RETIRE_TIMEOUT and then exit
 COVER = signal.SIGUSR2  # tells a worker to temporarily accept connections on other workers' sockets
 
 CRASHES_MAX = 5
@@ -105,5 +105,5 @@ class Restarts:
         return due
 
     def seconds_to_next(self, now: float) -> float:
-        """Returns the seconds until the next restart is due, or infinity if there is none."""
+        """Returns the number of seconds until the next restart is due, or infinity if no restart is planned."""
         return max(0.0, min(self.due.values(), default=math.inf) - now)

@@ -40,7 +40,7 @@ def default_count() -> int:
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means no quota; int() rejects it
+        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means that there is no quota; int() rejects it
     return max(1, min(cores, WORKERS_MAX))
 
 
@@ -50,7 +50,7 @@ class Supervisor:
     ) -> None:
         """`digests` are digests of the workers' settings. A reload's trial start compares them with its own.
 
-        Raises OperatorError.
+        Raises OperatorError if the listening sockets cannot be opened.
         """
         self._work = work
         self._count = count
@@ -235,7 +235,7 @@ class Supervisor:
         event(logging.INFO, "reload begins")
         try:
             self._trial_output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the trial ends
-            self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # the command line of this process
+            self._trial = subprocess.Popen(  # noqa: S603 # nosec B603  # runs this process's own command line
                 [sys.executable, *sys.orig_argv[1:]],
                 env=trial_environment(self._running_digests),
                 stdin=subprocess.DEVNULL,
@@ -266,7 +266,7 @@ class Supervisor:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            os.execve(  # noqa: S606 # nosec B606  # the command line of this process
+            os.execve(  # noqa: S606 # nosec B606  # runs this process's own command line
                 sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.in_environment()
             )
         except OSError as error:

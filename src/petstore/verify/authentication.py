@@ -8,25 +8,25 @@ CHALLENGE = 'Bearer realm="petstore"'
 
 
 def missing_key(session: Session) -> Findings:
-    """A request without an API key returns 401 with an `Error` body."""
+    """A request without an API key is rejected with 401 and an `Error` body."""
     for line in ("GET /pets", "GET /pets/1"):
         yield from expect_error(session.send(line, key=""), 401)
     yield from expect_error(session.send("POST /pets", body=b"", key=""), 401)
 
 
 def unknown_key(session: Session) -> Findings:
-    """A request with an unknown API key returns 401 with an `Error` body."""
+    """A request with an unknown API key is rejected with 401 and an `Error` body."""
     yield from expect_error(session.send("GET /pets", UNKNOWN, key=""), 401)
 
 
 def other_scheme(session: Session) -> Findings:
-    """An API key sent with a scheme other than `Bearer` returns 401."""
+    """An API key sent with a scheme other than `Bearer` is rejected with 401."""
     response = session.send("GET /pets", f"Authorization: Basic {session.key}", key="")
     yield from expect_error(response, 401)
 
 
 def challenge(session: Session) -> Findings:
-    """A 401 has the code `unauthorized` and a `WWW-Authenticate` header that shows whether a credential was sent."""
+    """A 401 has the code `unauthorized`, and its `WWW-Authenticate` header shows whether a credential was sent."""
     for headers, expected in (((), CHALLENGE), ((UNKNOWN,), f'{CHALLENGE}, error="invalid_token"')):
         response = session.send("GET /pets", *headers, key="")
         yield from expect_error(response, 401, "unauthorized")

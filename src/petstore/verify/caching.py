@@ -7,7 +7,7 @@ LINE = "GET /pets?limit=3"
 
 
 def strong_tag(session: Session) -> Findings:
-    """A list has a strong `ETag`, which stays the same as long as the list does not change."""
+    """A list is sent with a strong `ETag`, which stays the same as long as the list does not change."""
     one, two = session.send(LINE), session.send(LINE)
     for response in (one, two):
         tag = response.value("etag")
@@ -17,7 +17,7 @@ def strong_tag(session: Session) -> Findings:
 
 
 def not_modified(session: Session) -> Findings:
-    """If a list has not changed, the response is a 304 with no body and with the same `ETag` and `Link`."""
+    """If a list has not changed, revalidating it returns a 304 without a body, with the same `ETag` and `Link`."""
     plain = session.send(LINE)
     tag = plain.value("etag")
     for condition in (tag, f"W/{tag.removeprefix('W/')}", f'"verify", {tag}'):
@@ -29,7 +29,7 @@ def not_modified(session: Session) -> Findings:
 
 
 def other_tag(session: Session) -> Findings:
-    """If the `ETag` of a list differs from `If-None-Match`, the response is 200."""
+    """If `If-None-Match` does not match the `ETag` of the list, the response is a 200."""
     yield from expect_status(session.send(LINE, 'If-None-Match: "verify"'), 200)
 
 

@@ -52,13 +52,14 @@ def _server(response: Response) -> str:
     return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# Certain causes override the cause that a check suspects. Possible causes are used only if the check suspects none.
+# A cause in CERTAIN overrides the cause that a check suspects. A cause in POSSIBLE is used only if the check suspects
+# none.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 
 
 def likely_cause(finding: Finding) -> str:
-    """Returns the likely cause in a few words, or an empty string."""
+    """Returns the likely cause in a few words, or an empty string if no cause is found."""
     response = finding.response
     if response is None:
         return finding.cause

@@ -28,7 +28,7 @@ Level = Literal["spec", "contract"]
 Need = Literal["write", "limit key", "addresses", "errors on demand"]
 
 LEVELS: tuple[Level, ...] = ("spec", "contract")
-# For each need, how the operator can meet it.
+# Describes how the operator can meet each need.
 OPTIONS: dict[Need, str] = {
     "write": "`--write`, or an address that offers errors on demand",
     "limit key": "`--limit-key`",
@@ -41,7 +41,7 @@ class Check(NamedTuple):
     run: Callable[[Session], Findings]
     level: Level
     source: str  # a section of the specification or, for the level "contract", a heading in docs/api.md
-    requests: int  # the maximum number, excluding requests with the limit key
+    requests: int  # the maximum number of requests, excluding those with the limit key
     per_address: int = 0  # additional requests for each address
     per_pair: int = 0  # additional requests for each pair of addresses
     needs: tuple[Need, ...] = ()

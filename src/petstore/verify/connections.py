@@ -26,7 +26,7 @@ def pipelining(session: Session) -> Findings:
 
 
 def expect_continue(session: Session) -> Findings:
-    """After `Expect: 100-continue`, the service sends a 100 before it receives the body."""
+    """After `Expect: 100-continue`, the service sends a 100 response before it receives the body."""
     line, body = "POST /pets", new_pet()
     head = session.message(line, JSON, "Expect: 100-continue", body=body).removesuffix(body)
     with session.connect() as connection:
@@ -49,7 +49,7 @@ def chunked_body(session: Session) -> Findings:
 
 
 def body_too_large(session: Session) -> Findings:
-    """A body larger than 64 KiB returns 413 `body_too_large`, whether or not the body is chunked."""
+    """A body larger than 64 KiB is rejected with 413 `body_too_large`, whether or not it is chunked."""
     body = b" " * (BODY_MAX + 1)
     for response in (
         session.send("POST /pets", JSON, body=body),
@@ -74,14 +74,14 @@ def malformed(session: Session) -> Findings:
 
 
 def long_target(session: Session) -> Findings:
-    """A request target longer than 8 KiB returns 414."""
+    """A request target longer than 8 KiB is rejected with 414."""
     with session.connect() as connection:
         message = session.message("GET /pets?" + "v" * 9_000, key="")
         yield from _expect_rejection(session, connection, message, 414)
 
 
 def _expect_rejection(session: Session, connection: Connection, message: bytes, status: int) -> Findings:
-    """Expects the service or a proxy to reject the message. Closing the connection without a response also counts."""
+    """Expects the service or a proxy to reject the message. Closing the connection also counts as a rejection."""
     try:
         connection.write(message)
         response = session.read_rejection(connection, "a malformed request")

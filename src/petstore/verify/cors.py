@@ -1,4 +1,4 @@
-"""CORS: if the operator allows an origin, its pages can use the API."""
+"""CORS: if the operator allows an origin, pages from that origin can use the API."""
 
 from petstore.verify.findings import Findings, Skip, expect, expect_status
 from petstore.verify.session import Session
@@ -13,7 +13,7 @@ def _origin(session: Session) -> str:
 
 
 def exposed_headers(session: Session) -> Findings:
-    """If an origin is allowed, its pages can read the API's response headers, and its preflights succeed."""
+    """If an origin is allowed, preflights from its pages succeed, and the pages can read the API's response headers."""
     response = session.send("GET /pets?limit=1", _origin(session))
     if not response.values("access-control-allow-origin"):
         origin = _origin(session).partition(" ")[2]

@@ -10,7 +10,7 @@ from petstore.verify.findings import Findings, expect, expect_error, expect_stat
 from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
-CONNECTIONS = 8  # connections used to look for a new animal; enough to reach every worker in a small deployment
+CONNECTIONS = 8  # connections on which to look for a new animal; enough to reach every worker in a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
@@ -51,25 +51,25 @@ def fetched(session: Session) -> Findings:
 
 
 def missing_fields(session: Session) -> Findings:
-    """A body without `name` or `categoryId` returns 400 with an `Error` body."""
+    """A body without `name` or `categoryId` is rejected with 400 and an `Error` body."""
     for body in ({}, {"name": new_name()}, {"categoryId": 1}):
         yield from expect_error(session.post(json.dumps(body).encode()), 400)
 
 
 def invalid_values(session: Session) -> Findings:
-    """A value of the wrong type or an unknown `status` returns 400 with an `Error` body."""
+    """A value of the wrong type or an unknown `status` is rejected with 400 and an `Error` body."""
     for members in INVALID_VALUES:
         yield from expect_error(session.add(**members), 400)
 
 
 def forbidden_values(session: Session) -> Findings:
-    """An invalid name, an explicit `null` or a number beyond 64 bits returns 400 `invalid_body`."""
+    """An invalid name, an explicit `null` or a number beyond 64 bits is rejected with 400 `invalid_body`."""
     for members in FORBIDDEN_VALUES:
         yield from expect_error(session.add(**members), 400, "invalid_body")
 
 
 def malformed_bodies(session: Session) -> Findings:
-    """A body that is not a single JSON object in UTF-8, or has duplicate members, returns 400 `invalid_body`."""
+    """A body that is not one JSON object in UTF-8, or has duplicate members, is rejected with 400 `invalid_body`."""
     for body in MALFORMED:
         yield from expect_error(session.post(body), 400, "invalid_body")
 
@@ -100,7 +100,7 @@ def stored_as_sent(session: Session) -> Findings:
 
 
 def location(session: Session) -> Findings:
-    """Until `GET /pets/{petId}` is removed, the `Location` header of a 201 is the new animal's address."""
+    """Until `GET /pets/{petId}` is removed, the `Location` header of a 201 contains the new animal's address."""
     response = session.add()
     yield from expect_status(response, 201)
     if response.pet and response.date < end_of_items("/pets"):
@@ -110,7 +110,7 @@ def location(session: Session) -> Findings:
 
 
 def media_types(session: Session) -> Findings:
-    """A body that has a `Content-Encoding` or is not `application/json` returns 415 `unsupported_media_type`."""
+    """A body that has a `Content-Encoding` or is not `application/json` is rejected with 415."""
     for header in ("Content-Type: text/plain", "Content-Encoding: gzip"):
         response = session.send("POST /pets", header, body=new_pet())
         session.count_added(response)

@@ -27,7 +27,7 @@ def each_code(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A simulated 429 has the requested `Retry-After` and `X-RateLimit-Remaining: 0`."""
+    """A simulated 429 includes the requested `Retry-After` and `X-RateLimit-Remaining: 0`."""
     response = session.send("GET /pets", "Prefer: code=429", "Prefer: retry-after=7")
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("retry-after") == 7, "`Retry-After: 7`", response)
@@ -46,7 +46,7 @@ def delay(session: Session) -> Findings:
 
 
 def nothing_done(session: Session) -> Findings:
-    """A create that returns a simulated error adds no animal and does not use up its idempotency key."""
+    """A create that returns a simulated error does not add an animal or use up its idempotency key."""
     header, body = f"Idempotency-Key: verify-{secrets.token_hex(8)}", new_pet()
     yield from expect_error(session.post(body, header, "Prefer: error=unavailable"), 503, "unavailable")
     response = session.post(body, header)

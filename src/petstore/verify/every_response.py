@@ -16,7 +16,7 @@ def _errors(session: Session) -> Iterator[Response]:
 
 
 def rate_limit_headers(session: Session) -> Findings:
-    """Every response has numeric `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` headers."""
+    """Every response includes numeric `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` headers."""
     nowhere = not any(response.values(name) for response in session.received for name in RATE_LIMIT)
     for response in session.received:
         others = any(response.values(name) for name in RATE_LIMIT) or (nowhere and response.values("x-request-id"))
@@ -38,7 +38,7 @@ def rate_limit_values(session: Session) -> Findings:
 
 
 def rate_limit_headers_once(session: Session) -> Findings:
-    """Every response has exactly one of each rate limit header."""
+    """Every response includes each rate limit header exactly once."""
     for response in session.received:
         for name in RATE_LIMIT:
             values = response.values(name)
@@ -47,14 +47,14 @@ def rate_limit_headers_once(session: Session) -> Findings:
 
 
 def error_bodies(session: Session) -> Findings:
-    """Every 400, 401 and 404 has an `Error` body with `code`, `message` and the HTTP `status`."""
+    """Every 400, 401 and 404 response has an `Error` body with `code`, `message` and the HTTP `status`."""
     for response in _errors(session):
         if response.status in (400, 401, 404):
             yield from expect(is_error(response), "an Error body", response)
 
 
 def errors_exactly(session: Session) -> Findings:
-    """Every error is `application/json` and has exactly the members `code`, `message` and `status`."""
+    """Every error body is `application/json` and contains exactly the members `code`, `message` and `status`."""
     for response in _errors(session):
         right = is_error(response) and list(response.json) == ["code", "message", "status"]
         kind = response.values("content-type") == ["application/json"]
@@ -62,7 +62,7 @@ def errors_exactly(session: Session) -> Findings:
 
 
 def request_ids(session: Session) -> Findings:
-    """Every response has a unique `X-Request-Id`."""
+    """Every response includes a unique `X-Request-Id`."""
     seen: set[str] = set()
     for response in session.received:
         ids = response.values("x-request-id")
@@ -75,7 +75,7 @@ def request_ids(session: Session) -> Findings:
 
 
 def cache_control(session: Session) -> Findings:
-    """Lists and animals have `Cache-Control: private, no-cache`. All other responses have `no-store`."""
+    """Lists and single animals have `Cache-Control: private, no-cache`. All other responses have `no-store`."""
     for response in session.received:
         kept = response.status in (200, 304)
         expected = "private, no-cache" if kept else "no-store"

@@ -30,18 +30,18 @@ def found(session: Session) -> Findings:
 
 
 def unknown(session: Session) -> Findings:
-    """An unknown id returns 404 with an `Error` body."""
+    """A request for an unknown id is rejected with 404 and an `Error` body."""
     yield from expect_error(_send(session, UNKNOWN), 404)
 
 
 def invalid_ids(session: Session) -> Findings:
-    """An id that is not a canonical int64 returns 404 `pet_not_found`."""
+    """An id that is not a canonical int64 results in a 404 `pet_not_found`."""
     for pet_id in ("01", "-1", "abc", "9223372036854775808"):
         yield from expect_error(_send(session, pet_id), 404, "pet_not_found")
 
 
 def deprecation(session: Session) -> Findings:
-    """Responses from deprecated operations have `Deprecation`, `Sunset` and links to the replacement and the docs."""
+    """Responses from deprecated operations include `Deprecation`, `Sunset` and links to the replacement and docs."""
     known = [str(pet["id"]) for pet in session.send("GET /pets?limit=1").pets]
     for operation in deprecated_operations():
         for pet_id in (UNKNOWN, *known):

@@ -29,7 +29,7 @@ def replay(session: Session) -> Findings:
 
 
 def mismatch(session: Session) -> Findings:
-    """A different body with the same idempotency key returns 422 `idempotency_mismatch` and changes nothing."""
+    """A different body with the same idempotency key is rejected with 422 `idempotency_mismatch` and has no effect."""
     header, body = _new_header(), new_pet()
     first, other, again = session.post(body, header), session.post(new_pet(), header), session.post(body, header)
     yield from expect_error(other, 422, "idempotency_mismatch", "a proxy dropped `Idempotency-Key`")
@@ -60,6 +60,6 @@ def parallel(session: Session) -> Findings:
 
 
 def invalid_key(session: Session) -> Findings:
-    """An idempotency key longer than 255 characters returns 400 `invalid_parameter`."""
+    """An idempotency key longer than 255 characters is rejected with 400 `invalid_parameter`."""
     response = session.post(new_pet(), "Idempotency-Key: " + "v" * 256)
     yield from expect_error(response, 400, "invalid_parameter", "a proxy dropped `Idempotency-Key`")

@@ -8,7 +8,7 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # limits allowed for the --limit-key key; a lower limit would lead to a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed range for the limit of the --limit-key key; a lower limit would lead to a ban
 BEYOND = 5  # requests to send beyond the limit
 CLOCKS_MAX = 5  # seconds by which the `Date` header may differ from the gate's clock
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
@@ -16,7 +16,7 @@ OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
 
 def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
-    """Expects `count` requests to be counted between two responses, unless they show different windows."""
+    """Expects that `count` requests were counted between two responses, unless the responses show different windows."""
     for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
         if before.value(name) != after.value(name):
             return
@@ -48,7 +48,7 @@ def every_write_counts(session: Session) -> Findings:
 
 
 def refused_key_does_not_count(session: Session) -> Findings:
-    """A 401 does not count against any key."""
+    """A request that is rejected with 401 does not count against any key."""
     before = session.send(LINE)
     session.send(LINE, key=f"{session.key}x")
     yield from expect_counted(before, session.send(LINE), 1, OTHER_CLIENT)
@@ -62,7 +62,7 @@ def _send(session: Session) -> Response:
 
 
 def _wait(session: Session, refused: Response) -> None:
-    """Waits for the number of seconds in `Retry-After`. Raises Skip if there is none or it is too long."""
+    """Waits for the number of seconds in `Retry-After`. Raises Skip if it is missing or too long."""
     seconds = refused.number("retry-after")
     if seconds is None:
         raise Skip("`Retry-After` is not a number of seconds")
@@ -70,7 +70,7 @@ def _wait(session: Session, refused: Response) -> None:
 
 
 class Burst(NamedTuple):
-    """The responses to a number of parallel requests that exceeds the limit."""
+    """The responses to more parallel requests than the limit allows."""
 
     admissible: int
     responses: list[Response]
@@ -93,7 +93,7 @@ def _burst(session: Session) -> Burst:
 
 
 def exact(session: Session) -> Findings:
-    """If parallel requests through all addresses exceed the limit, exactly as many as it allows are admitted."""
+    """If parallel requests through all addresses exceed the limit, exactly as many are admitted as the limit allows."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)
@@ -112,7 +112,7 @@ def most_requests(limit: int) -> int:
 
 
 def _refused(session: Session) -> Response:
-    """Returns the response to a request that exceeds the limit. Raises Skip."""
+    """Returns the response to a request that exceeds the limit. Raises Skip if the key's limit is not suitable."""
     response = _send(session)
     if response.status == 200:
         response = next((each for each in _burst(session).responses if each.status == 429), response)
@@ -127,7 +127,7 @@ def refusal(session: Session) -> Findings:
 
 
 def refusal_headers(session: Session) -> Findings:
-    """A 429 has `rate_limit_exceeded`, 0 remaining requests and an `X-RateLimit-Reset` that matches `Retry-After`."""
+    """A 429 has the code `rate_limit_exceeded`, no remaining requests and a reset time that matches `Retry-After`."""
     response = _refused(session)
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
@@ -143,7 +143,7 @@ def refusal_first(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A request sent after the `Retry-After` time has passed is admitted."""
+    """After the number of seconds in `Retry-After`, the next request is admitted."""
     response = _refused(session)
     _wait(session, response)
     after = _send(session)

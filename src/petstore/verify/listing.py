@@ -97,7 +97,7 @@ def status_complete(session: Session) -> Findings:
 
 
 def invalid_parameters(session: Session) -> Findings:
-    """An invalid or repeated `limit`, `status` or `cursor` returns 400 `invalid_parameter`. The message names it."""
+    """An invalid or repeated `limit`, `status` or `cursor` is rejected with a 400 `invalid_parameter` that names it."""
     for name, query in INVALID:
         response = session.send(f"GET /pets?{query}")
         yield from expect_error(response, 400, "invalid_parameter")

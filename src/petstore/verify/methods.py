@@ -24,14 +24,14 @@ def _steady(response: Response) -> set[tuple[str, str]]:
 
 
 def options(session: Session) -> Findings:
-    """`OPTIONS` returns 204 with `Allow` and does not require a key."""
+    """`OPTIONS` returns 204 with an `Allow` header and does not require a key."""
     response = session.send("OPTIONS /pets", key="")
     yield from expect_status(response, 204)
     yield from _expect_allow(response, "/pets")
 
 
 def other_methods(session: Session) -> Findings:
-    """An unsupported method on a known path returns 405 `method_not_allowed` with `Allow`."""
+    """An unsupported method on a known path is rejected with 405 `method_not_allowed` and an `Allow` header."""
     for path in sorted({operation.path for operation in OPERATIONS}):
         method = next(each for each in ("PUT", "PATCH", "DELETE", "PURGE") if each not in allowed_methods(path))
         response = session.send(f"{method} {path.replace('{petId}', '0')}", body=b"")
@@ -46,7 +46,7 @@ def _expect_allow(response: Response, path: str) -> Findings:
 
 
 def key_first(session: Session) -> Findings:
-    """The key is checked first, so a request without a key returns 401 even if its path or parameters are invalid."""
+    """The key is checked first. Without a key, the response is 401 even if the path or the parameters are invalid."""
     for line in ("GET /verify", "GET /pets?limit=0"):
         yield from expect_error(session.send(line, key=""), 401, "unauthorized")
 

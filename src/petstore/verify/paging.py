@@ -18,7 +18,7 @@ def _first_page(session: Session) -> Response:
 
 
 def complete(session: Session) -> Findings:
-    """Following the links returns every animal once. The last page has no link to a next page."""
+    """Following the links returns every animal exactly once. The last page has no link to a next page."""
     whole = session.send("GET /pets?limit=100")
     if len(whole.pets) < 2:
         raise Skip(TOO_FEW)
@@ -59,7 +59,7 @@ def link_parameters(session: Session) -> Findings:
 
 
 def cursors(session: Session) -> Findings:
-    """A cursor is valid with any `limit`. An altered cursor returns 400."""
+    """A cursor is valid with any `limit`. An altered cursor is rejected with 400."""
     cursor = parse_qs(session.next_page(_first_page(session))).get("cursor", [""])[0]
     one, two = (session.send(f"GET /pets?limit={limit}&cursor={cursor}") for limit in (1, 2))
     yield from expect(bool(one.pets) and two.pets[:1] == one.pets, "the same next animal with another limit", two)

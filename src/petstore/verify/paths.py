@@ -9,23 +9,23 @@ def _expect_nothing(session: Session, path: str, cause: str) -> Findings:
 
 
 def unknown(session: Session) -> Findings:
-    """An unknown path under the base address returns 404 `not_found`."""
+    """An unknown path under the base address is rejected with 404 `not_found`."""
     yield from _expect_nothing(session, "/verify", "")
 
 
 def slashes(session: Session) -> Findings:
-    """A path with a trailing or double slash returns 404 `not_found`."""
+    """A path with a trailing or double slash is rejected with 404 `not_found`."""
     for path in ("/pets/", "//pets", "/pets//1"):
         yield from _expect_nothing(session, path, "a proxy merges or removes slashes")
 
 
 def dot_segments(session: Session) -> Findings:
-    """A path with dot segments returns 404 `not_found`."""
+    """A path with dot segments is rejected with 404 `not_found`."""
     for path in ("/./pets", "/verify/../pets", "/verify/%2e%2e/pets"):
         yield from _expect_nothing(session, path, "a proxy resolves dot segments")
 
 
 def encoded_slash(session: Session) -> Findings:
-    """An encoded slash does not separate path segments, so `/pets%2F1` returns 404 `not_found`."""
+    """An encoded slash does not separate path segments, so `/pets%2F1` is rejected with 404 `not_found`."""
     for path in ("/pets%2F1", "/pets%2f1"):
         yield from _expect_nothing(session, path, "a proxy decodes `%2F`")

@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
 
 class Plan(NamedTuple):
-    checks: list[tuple[Check, str]]  # with the reason for skipping each check, or an empty string
+    checks: list[tuple[Check, str]]  # each check with the reason for skipping it, or with an empty string to run it
     requests: int  # the maximum number
     limit_requests: int  # the maximum number of requests with the limit key
     writes: bool

@@ -15,12 +15,12 @@ from petstore.keys import without_keys
 from petstore.verify.findings import Skip
 from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
-SECONDS_MAX = 110.0  # after this, no request is started; the last one may take another ten seconds
+SECONDS_MAX = 110.0  # no request is started after this many seconds; the last one may take another ten seconds
 NAME = "verify-"
 
 
 class ListEnd(NamedTuple):
-    """Identifies the last page of a list by its query. All its animals have this status."""
+    """Identifies the last page of the list of animals with this status. `query` is the page's query string."""
 
     status: str
     query: str
@@ -34,7 +34,7 @@ class Session:
         self.key = key
         self.limit_key = limit_key
         self._sleep = sleep
-        self.received: list[Response] = []  # excluding rejections that come from a proxy
+        self.received: list[Response] = []  # all responses except rejections that come from a proxy
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
@@ -68,7 +68,7 @@ class Session:
     def send(
         self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
     ) -> Response:
-        """Sends a request and returns its response. Raises NoResponse and OSError.
+        """Sends a request and returns its response. Raises NoResponse or OSError on failure.
 
         GET and HEAD requests share one connection per address. All other requests use new connections. Otherwise, they
         would have to be sent twice if the server had closed an idle connection.
@@ -101,18 +101,18 @@ class Session:
         raise AssertionError("a new connection either returns a response or raises")
 
     def connect(self, at: Address | None = None) -> Connection:
-        """Opens a new connection. Raises OSError."""
+        """Opens a new connection. Raises OSError on failure."""
         return Connection(at or self.addresses[0])
 
     def read(self, connection: Connection, line: str) -> Response:
-        """Reads the next response and records it for `every_response`. Raises NoResponse and OSError."""
+        """Reads the next response and records it for `every_response`. Raises NoResponse or OSError on failure."""
         response = connection.read(line)
         with self._lock:
             self.received.append(response)
         return response
 
     def read_rejection(self, connection: Connection, line: str) -> Response:
-        """Reads the response to a message that a proxy may reject. Raises NoResponse and OSError."""
+        """Reads the response to a message that a proxy may reject. Raises NoResponse or OSError on failure."""
         response = connection.read(line)
         if response.values("x-request-id"):
             self.received.append(response)

@@ -15,7 +15,7 @@ def _expect_confirmed(response: Response) -> Findings:
 
 
 def parameters(session: Session) -> Findings:
-    """With `Prefer: handling=strict`, an unknown parameter returns 400 `invalid_parameter`. The message names it."""
+    """With `Prefer: handling=strict`, an unknown parameter is rejected with a 400 `invalid_parameter` that names it."""
     known, unknown = (session.send(f"GET /pets?limit=1{more}", STRICT) for more in ("", "&verify=1"))
     yield from expect_status(known, 200)
     yield from _expect_confirmed(known)
@@ -25,7 +25,7 @@ def parameters(session: Session) -> Findings:
 
 
 def members(session: Session) -> Findings:
-    """With `Prefer: handling=strict`, an unknown member returns 400 `invalid_body`. The message names it."""
+    """With `Prefer: handling=strict`, an unknown member is rejected with a 400 `invalid_body` that names it."""
     response = session.add(STRICT, unknown=1)
     yield from expect_error(response, 400, "invalid_body", "a proxy removed `Prefer`")
     yield from expect("unknown" in response.message, "a message that names the member", response)

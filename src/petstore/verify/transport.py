@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 def parse_address(url: str) -> Address:
-    """Parses a base address. Raises OperatorError, whose message never contains a password."""
+    """Parses a base address. Raises OperatorError if it is not valid. The error message never contains a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -78,7 +78,7 @@ class Response(NamedTuple):
 
     @property
     def date(self) -> float:
-        """Returns the time in the `Date` header or, without the header, this machine's time."""
+        """Returns the time in the `Date` header or, if the header is missing or invalid, the time on this machine."""
         try:
             return parsedate_to_datetime(self.value("date")).timestamp()
         except ValueError:
@@ -145,7 +145,7 @@ def shown(text: str) -> str:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Returns a TLS context that trusts this machine's certificate authorities or, if set, those in SSL_CERT_FILE."""
+    """Returns a TLS context that trusts the system's certificate authorities, or SSL_CERT_FILE if that is set."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -155,7 +155,7 @@ class Connection:
     """One connection to an address."""
 
     def __init__(self, address: Address) -> None:
-        """Raises OSError."""
+        """Opens the connection. Raises OSError on failure."""
         self.address = address
         self._data = b""
         self._began = time.monotonic()
@@ -178,12 +178,15 @@ class Connection:
         self._socket.close()
 
     def write(self, data: bytes) -> None:
-        """Raises OSError."""
+        """Sends data. Raises OSError on failure."""
         self._began = time.monotonic()
         self._socket.sendall(data)
 
     def read(self, request: str, *, interim: bool = False) -> Response:
-        """Reads a response. Skips interim responses (1xx) unless `interim` is true. Raises NoResponse and OSError."""
+        """Reads a response. Skips interim responses (1xx) unless `interim` is true.
+
+        Raises NoResponse or OSError on failure.
+        """
         try:
             status, headers = self._read_head()
             while status < 200 and not interim:

@@ -1,1 +1,1 @@
-"""The HTTP API: the request pipeline, and adapters for our server and for ASGI."""
+"""The HTTP API: the request pipeline, and adapters for Petstore's own server and for ASGI servers."""

@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # per address that is over its limit, for keys not known to be valid
+LOOKUPS_PER_SECOND = 10  # allowed look-ups of unknown keys for each address that is over its limit
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
@@ -26,7 +26,7 @@ digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as it was stored at this version of the environment's keys."""
+    """A usable key, as it was stored when the environment's keys had this version."""
 
     key: ApiKey
     limits: Limits

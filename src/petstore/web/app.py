@@ -111,7 +111,7 @@ class App:
 
     async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
         """Handles a request under a base address."""
-        # A read from local files never waits, so it needs no deadline. This saves 1 µs.
+        # A read from local files never blocks, so it needs no deadline. Skipping the deadline saves 1 µs.
         task = self._deadlines.begin() if self._reads_wait or request.method == "POST" else None
         now = self._clock()
         request_id = next(self._request_ids)
@@ -211,7 +211,8 @@ class App:
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
         """Returns the reply to an OPTIONS request, which does not require a key. Raises NotFound."""
         is_preflight = self._cors is not None and self._cors.is_preflight(request)
-        # Preflights never include a key, but the address limit must not block pages whose requests have valid keys.
+        # Preflights never include a key, so the address limit is not enforced for them. Otherwise, it could block pages
+        # whose requests have valid keys.
         if decision.outcome is not ADMITTED and (key is not None or not is_preflight):
             return refusal(decision)
         if not route.allow:

@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` that is created from an ASGI scope. It is also its own body stream."""
+    """A `Request` that is created from an ASGI scope. It also serves as its own body stream."""
 
     body = b""
 
@@ -52,7 +52,7 @@ class AsgiRequest:
 
 
 def _path(scope: MutableMapping[str, Any]) -> str:
-    """Returns the path relative to the mount point, decoded in the same way as by Petstore's own server.
+    """Returns the path relative to the mount point, decoded in the same way as Petstore's own server decodes it.
 
     Uses the optional `raw_path` if present, because ASGI servers decode %2F to a slash in `path`.
     """

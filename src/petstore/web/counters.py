@@ -18,7 +18,7 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
 BANNED_429 = 4290  # a pseudo-status that counts 429s due to a ban separately from other 429s
-ROWS_MAX = 250  # usage rows per transaction, so that creates do not wait long for the write lock
+ROWS_MAX = 250  # maximum usage rows per transaction, so that creates do not wait long for the write lock
 ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors per key, and maximum keys, in one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
@@ -106,9 +106,10 @@ class RequestCounters:
         return list(self._last_used)
 
     async def flush(self, now: float) -> None:
-        """Writes the usage recorded since the last call as usage of the current minute, in one or more transactions.
+        """Writes the usage recorded since the last call, in one or more transactions.
 
-        Raises Unavailable. Usage that could not be written is kept for the next call.
+        All of this usage is attributed to the current minute. If the store is unavailable, raises Unavailable and keeps
+        the remaining usage for the next call.
         """
         if self._usage_store is None:
             return
@@ -136,7 +137,7 @@ class RequestCounters:
     async def flush_errors(self) -> None:
         """Writes the errors that have been noted since the last call.
 
-        Raises Unavailable. Errors that could not be written are kept for the next call.
+        If the store is unavailable, raises Unavailable and keeps the errors for the next call.
         """
         if self._usage_store is None or not self._errors:
             return

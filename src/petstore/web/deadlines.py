@@ -16,15 +16,16 @@ Task = asyncio.Task[Any]
 class Deadlines:
     """Cancels requests that are about to exceed their deadlines.
 
-    One timer checks all requests, because a separate timer for each request would cost 4 to 8 µs. A request's deadline
-    is calculated from the time of the last check, and the request is cancelled at the last check before its deadline.
-    As a result, it is cancelled up to two intervals early, but never late.
+    One timer checks all requests, because setting a separate timer for each request would take 4 to 8 µs. A request's
+    deadline is calculated from the time of the last check, and the request is cancelled at the last check before its
+    deadline. As a result, it is cancelled up to two intervals early, but never late.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        # Each task's deadline. The earliest comes first, because all requests have the same amount of time.
+        # Maps each task to its deadline. The earliest deadline comes first, because all requests have the same time
+        # limit.
         self._in_flight: dict[Task, float] = {}
         self._next = 0.0  # the deadline of a request that begins now; 0 if the timer is not running
         self._passed: set[Task] = set()  # cancelled tasks whose requests have not ended yet
@@ -49,7 +50,7 @@ class Deadlines:
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Suspends the current task's deadline, if any, while awaiting the client. Then starts a new deadline."""
+        """Awaits `waiting` while the current task's deadline, if any, is suspended. Then starts a new deadline."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:
@@ -58,7 +59,7 @@ class Deadlines:
             self.begin()
 
     def cause(self, task: Task | None, error: BaseException) -> Exception:
-        """Returns the error, or Unavailable if it is a cancellation by a deadline. Reraises any other cancellation."""
+        """Returns the error, or Unavailable if a deadline caused the cancellation. Reraises any other cancellation."""
         if isinstance(error, Exception):
             return error
         if self.has_passed(task):

@@ -1,7 +1,8 @@
 """The page cache, which stores rendered pages of lists for the current version of the catalogue.
 
-A new animal has the highest id, so it can change only the last page of a list. All other pages stay valid until an
-animal is edited. Without this rule, every create would empty the cache. store/freshness.py explains the versions.
+A new animal has the highest id, so it can change only the last page of a list. For this reason, a create removes only
+last pages from the cache. All other pages stay valid until an animal is edited. store/freshness.py explains catalogue
+versions.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ Entries = dict[ListQuery, Rendered]
 class PageCache:
     """Caches rendered pages.
 
-    `version` is always the catalogue version that the gate returned for the request before the store was read.
+    In every method, `version` is the catalogue version that the gate returned for the request before the store was
+    read.
     """
 
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
@@ -55,7 +57,7 @@ class PageCache:
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
         """Switches to this version, and removes pages that are not valid for it.
 
-        If a request was slow, its version may be older than the cache's.
+        The version of a slow request may be older than the cache's current version.
         """
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:
@@ -72,7 +74,7 @@ class PageCache:
         if version != self._version:
             return
         held = self._ends if rendered.ends_list else self._entries
-        replaced = held.get(query)  # all requests that shared a read store its result
+        replaced = held.get(query)  # several requests may store the result of the same read
         self._bytes += _size(rendered) - (_size(replaced) if replaced else 0)
         held[query] = rendered
         if self._bytes > self._bytes_max:

@@ -86,7 +86,7 @@ class PetOperations:
         idempotency_key = IdempotencyKey(key.id, token, hashlib.sha256(body).digest()) if token else None
         added = await self._pets.add(new, now, idempotency_key, self._deadlines.current(), key.id)
         headers = JSON + NO_STORE
-        if now < self._location_end:  # after the sunset, that address returns 410
+        if now < self._location_end:  # after the sunset, the animal's address returns 410
             headers += line("location", f"{self._pets_url}/{added.pet.id}")
         if added.replayed:
             headers += line("idempotent-replayed", "true")

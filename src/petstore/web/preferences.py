@@ -81,7 +81,7 @@ def _seconds(text: str | None, most: int) -> int | None:
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """Returns the decision to show in the headers. For a simulated 429, the decision has no remaining requests."""
+    """Returns the decision to show in the headers. For a simulated 429, it shows no remaining requests."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND
@@ -119,7 +119,7 @@ class Delays:
         self._ended = asyncio.Event()
 
     def granted(self, preferences: Preferences) -> Preferences:
-        """Removes the delay if too many responses are already delayed."""
+        """Returns the preferences, but without the delay if too many responses are already delayed."""
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:

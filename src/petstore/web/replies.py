@@ -104,7 +104,7 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 
 
 def request_ids() -> Iterator[str]:
-    """Yields random 128-bit ids, which reveal nothing. Generates them in blocks, because this is faster.
+    """Yields random 128-bit ids, which reveal no information. Generates them in blocks, because that is faster.
 
     Must be called after a fork, so that processes do not share a block and yield the same ids.
     """
@@ -115,7 +115,7 @@ def request_ids() -> Iterator[str]:
 
 
 def seconds(milliseconds: int) -> int:
-    """Rounds milliseconds up to seconds. The result is exact, whereas math.ceil would use floats."""
+    """Converts milliseconds to seconds, rounding up. Integer arithmetic keeps the result exact."""
     return -(-milliseconds // SECOND)
 
 

@@ -177,7 +177,7 @@ def _shown(names: Sequence[str]) -> tuple[bool, str]:
 # Cursors: opaque positions in the list of animals, with a checksum
 
 _SALT = zlib.crc32(b"petstore cursor 1")
-_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # 12 bytes need no padding, so each position has only one cursor
+_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # base64 of 12 bytes has no padding, so each position has one cursor
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
@@ -210,7 +210,8 @@ def bearer(authorization: str) -> str | None:
     return secret.strip(" ") or None
 
 
-# Allows parameters. Rejects commas outside quotes, because they would separate several values.
+# Matches the JSON media type with optional parameters. Rejects commas outside quotes, because they separate repeated
+# values.
 _JSON_TYPE = re.compile(r'application/json[ \t]*(?:;(?:[^",]|"[^"]*")*)?', re.IGNORECASE).fullmatch
 
 
@@ -226,9 +227,9 @@ def check_media_type(fields: Mapping[str, str]) -> None:
 
 
 def idempotency_token(fields: Mapping[str, str]) -> str | None:
-    """Returns the idempotency key, if there is one. Raises InvalidParameter.
+    """Returns the idempotency key, if there is one. Raises InvalidParameter if it is not valid.
 
-    The values of a repeated header are joined with ", ". The result is rejected because of the space.
+    If the header is repeated, its values are joined with ", ", and the result is rejected because it contains a space.
     """
     token = fields.get("idempotency-key")
     if token is None:
@@ -239,7 +240,7 @@ def idempotency_token(fields: Mapping[str, str]) -> str | None:
 
 
 def etag_matches(condition: str, etag: str) -> bool:
-    """Compares If-None-Match with an ETag, using weak comparison."""
+    """Returns whether If-None-Match matches an ETag, using weak comparison."""
     if condition == etag:
         return True
     if len(condition) > FIELD_PARSED_MAX:
@@ -251,7 +252,7 @@ def etag_matches(condition: str, etag: str) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Reads the body. Raises BodyTooLarge, InvalidBody (if it is incomplete) or RequestTimeout."""
+    """Reads the body. Raises BodyTooLarge, RequestTimeout or, if the body is incomplete, InvalidBody."""
     body, stream = request.body, request.stream
     declared = len(body) if stream is None else int(request.fields.get("content-length", 0))
     if declared > BODY_MAX:

@@ -36,10 +36,10 @@ class Route(msgspec.Struct, frozen=True):
     allow: str = ""  # the methods that this address supports; empty if there is nothing at this address
     headers: Lines = ""  # added to every response, regardless of its status
     end: float = math.inf  # the Unix time of the sunset
-    gone: str = Gone.usual  # the message after the sunset
+    gone: str = Gone.usual  # the error message after the sunset
 
 
-# Routes by method. ANY_OTHER is the route for all other methods.
+# Maps each supported method to its route, and ANY_OTHER to the route for all other methods.
 Address = dict[str, Route]
 ANY_OTHER = ""
 

@@ -21,7 +21,7 @@ PROBES = ("/healthz", "/livez", "/readyz")
 FORWARDED = ("forwarded", "via", "x-real-ip")
 LOOPBACK = networks(("127.0.0.0/8", "::1"))
 
-# Takes an Accept header, and returns the media type and the body of the metrics.
+# A function that takes an Accept header and returns the media type and the body of the metrics response.
 Scrape = Callable[[str], Awaitable[tuple[str, bytes]]]
 
 
@@ -86,7 +86,7 @@ class Site:
         await self._gate.keys_version("live")
 
     def _may_scrape(self, request: Request) -> bool:
-        """Whether this client is in `--metrics-from`, or on this machine and not behind a proxy."""
+        """Whether the client's address is in `--metrics-from`, or the client is local and not behind a proxy."""
         if self._scrape is None:
             return False
         forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)
@@ -99,7 +99,7 @@ class Site:
         return not forwarded and is_in(address, LOOPBACK) and self._is_own_name(request.fields.get("host", ""))
 
     def _is_own_name(self, host: str) -> bool:
-        """Whether the Host header names this machine. Another name indicates a proxy that adds no headers."""
+        """Whether the Host header names this machine. Any other name suggests a proxy that adds no headers."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         return name.lower() in self._own_names or is_in(name.strip("[]"), LOOPBACK)
 

@@ -65,7 +65,10 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 
 def quality(field: str, *names: str) -> float:
-    """Returns the quality value of the first of `names` that an `Accept` or `Accept-Encoding` field lists, or 0."""
+    """Returns the quality value of a name in an `Accept` or `Accept-Encoding` field, or 0 if no name appears in it.
+
+    If several names appear in the field, the first one in `names` counts.
+    """
     if len(field) > FIELD_PARSED_MAX:
         return 0.0
     wanted: dict[str, float] = {}
