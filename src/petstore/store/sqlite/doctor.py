@@ -40,7 +40,7 @@ def check_database_file(path: Path) -> FileReport:
 
 
 def _report(connection: apsw.Connection) -> FileReport:
-    """Raises apsw.Error."""
+    """Checks an open file. Raises apsw.Error if the file cannot be read."""
     version = 0
     try:
         version = schema_version(connection)
@@ -63,7 +63,7 @@ def _report(connection: apsw.Connection) -> FileReport:
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
-    """Returns how the file's schema differs from the schema of a new file with the same version.
+    """Returns the differences between the file's schema and the schema of a new file with the same version.
 
     A forged file could contain triggers or functions that our statements would run. A missing constraint could cause
     acknowledged animals to be lost.
