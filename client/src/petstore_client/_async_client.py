@@ -89,7 +89,7 @@ class AsyncPetstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
-        """Returns one animal. Deprecated, like `Petstore.get_pet`, and raises the same exceptions."""
+        """Returns one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
         return self._get_pet(pet_id)
 
     async def _get_pet(self, pet_id: int) -> Pet:

@@ -192,7 +192,7 @@ class PetstoreWithRawResponse:
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Requests one animal. Deprecated, like `Petstore.get_pet`, and raises the same exceptions."""
+        """Requests one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
         return _run(self._operations.fetch_pet(pet_id))
 
 

@@ -76,7 +76,7 @@ class Events:
     def attempt(self, attempt: Attempt) -> None:
         """Reports an attempt. Logs successes at DEBUG and failures at INFO.
 
-        Failures are not warnings, because the call raises an exception if its last attempt fails.
+        Failures are not logged as warnings, because the call raises an exception if its last attempt fails.
         """
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):

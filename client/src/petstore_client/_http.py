@@ -135,7 +135,7 @@ class SyncSender:
             try:
                 for chunk in response.iter_bytes():
                     body.append(chunk)
-                    deadline.check()  # the httpx timeout applies only to each read
+                    deadline.check()  # httpx applies the timeout to each read, not to the whole body
             finally:
                 response.close()
         except FAILURES as error:

@@ -38,7 +38,7 @@ class RateLimiter:
         self.rate_limit: RateLimit | None = None
 
     def acquire(self, now: float) -> Hold | None:
-        """Takes a permit and returns None, or returns a `Hold` if no permit is free. See also `release`."""
+        """Takes a permit and returns None, or returns a `Hold` if no permit is free. Every permit must be released."""
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)
@@ -64,7 +64,7 @@ class RateLimiter:
         Must be called before `release`, so that no other call can send a request in between.
         """
         with self._lock:
-            if started >= self._pause_end:  # otherwise, it was already in flight when this pause began
+            if started >= self._pause_end:  # otherwise, the request was in flight when this pause began
                 self._refusals += 1
             end = now + delay_after(refusal, self._refusals, fraction)
             if end > self._pause_end:

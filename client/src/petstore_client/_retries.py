@@ -18,7 +18,7 @@ from petstore_client._events import WaitReason
 FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
 _MINUTE = 60.0  # the length of a per-minute window in seconds
-_MAX_RETRY_AFTER = 1e9  # seconds; longer values are capped, so that float arithmetic stays precise
+_MAX_RETRY_AFTER = 1e9  # in seconds; longer values are capped, so that float arithmetic stays precise
 
 
 def is_retryable(error: PetstoreError | None) -> bool:

@@ -53,7 +53,7 @@ class StorePolicy(NamedTuple):
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False  # True for a running service, False for an operator's command
-    migrate: bool = True  # if False, opening fails if the store is missing or has an older schema
+    migrate: bool = True  # if False, a store that is missing or has an older schema cannot be opened
     bounds: Bounds = Bounds()
 
 

@@ -20,7 +20,7 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # seconds; long, because an operator's command may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # in seconds; this is long because an operator's command may read a whole table
 
 
 class Bounds(NamedTuple):
@@ -28,16 +28,16 @@ class Bounds(NamedTuple):
 
     queued_writes: int = 10_000
     batch: int = 1_000  # writes per transaction
-    queued_reads: int = 1_000  # calls that are waiting for a PostgreSQL connection
+    queued_reads: int = 1_000  # the maximum number of calls that wait for a PostgreSQL connection
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # how often to check for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # ends abandoned transactions, which would otherwise keep their locks
+    idle_transaction_timeout: float = 5.0  # PostgreSQL ends idle transactions, so that they release their locks
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds per transaction; creates wait meanwhile
+    import_chunk: int = 2_000  # animals that an import adds per transaction, during which creates have to wait
     # The number of bytes that an import must leave free on the disk. The space is needed for creates, and for the
     # write-ahead log if the import is undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
@@ -55,14 +55,14 @@ class Statement(NamedTuple):
 
 
 class ForEachRow(NamedTuple):
-    """Executes a statement once for each row of values. Returns no rows."""
+    """A step that executes a statement once for each row of values. It returns no rows."""
 
     sql: str
     rows: Sequence[Sequence[Any]]
 
 
 class PutRows(NamedTuple):
-    """Inserts complete rows into a table. Returns no rows."""
+    """A step that inserts complete rows into a table. It returns no rows."""
 
     schema: str
     table: Table
@@ -119,7 +119,7 @@ class Database(Protocol):
         """Runs a query that is fast enough for a client request."""
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """Runs a query that may read a whole table. Used only for operators, never for client requests."""
+        """Runs a query that may read a whole table. Must not be used for client requests."""
 
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None

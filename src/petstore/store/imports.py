@@ -1,4 +1,4 @@
-"""Stores imports. An import adds the animals in a file in chunks. Each chunk becomes visible when it is committed.
+"""Stores imports. An import adds animals from a file in chunks. Each chunk becomes visible when it is committed.
 
 Each import records how many animals it has added so far, so any number of processes can add chunks to it. See
 docs/decisions/0014.
@@ -88,7 +88,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # Check after the insert, because another process may have just finished importing the same content.
+            # Check this after the insert, because another process may have just finished importing the same content.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -106,7 +106,7 @@ class Imports:
             if await self._write(transaction()):
                 return new
             found = await self.of_file(sha256, entry.at)
-            if found is not None:  # if None, another operator has just undone the other import
+            if found is not None:  # None if another operator has just undone that import
                 return found
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:

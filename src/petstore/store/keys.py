@@ -127,7 +127,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # creates assume that the adder exists
+            yield enrolled(self._db.schema, Adder("key", key.id))  # creates with this key refer to this row
             yield recorded(self._db.schema, entry)
             return True
 

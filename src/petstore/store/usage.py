@@ -34,7 +34,7 @@ EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, HOUR, None),
     (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
 )
-EXPIRE_MAX = 500  # rows deleted in one statement, so that creates do not wait long for the write lock
+EXPIRE_MAX = 500  # rows deleted per statement; limited so that creates do not wait long for the write lock
 
 
 class Usage:
@@ -55,7 +55,7 @@ class Usage:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Finds out how much each total has grown since the last call, and adds these admissions to the usage at `at`.
+        """Computes how much each total has grown since the last call, and records the increase as usage at `at`.
 
         With `late`, also records `at` as the time the keys were last used, because a worker that was killed may not
         have done so.

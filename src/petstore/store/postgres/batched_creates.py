@@ -232,7 +232,7 @@ class BatchedCreates:
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
         now = max(add.now for add in batch)
-        first = first_uses(batch)  # one statement cannot claim the same record twice
+        first = first_uses(batch)  # one statement cannot write the same idempotency record twice
         keys = [add.idempotency_key for add in first]
         rows = await connection.fetch(
             self._add_sql,

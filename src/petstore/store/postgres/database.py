@@ -97,7 +97,7 @@ class PostgresDatabase:
         return Numbers(*found)
 
     def contains(self, column: str, place: int) -> str:
-        # With the collation C, lower() converts only A to Z, as it does in SQLite.
+        # In the C collation, lower() converts only A to Z, as it does in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
     def lock_pet_ids(self) -> Transaction[None]:

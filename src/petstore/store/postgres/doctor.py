@@ -16,7 +16,7 @@ from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
-STATEMENT_TIMEOUT = 5.0  # seconds; needed in case another transaction holds a lock
+STATEMENT_TIMEOUT = 5.0  # in seconds; needed in case another transaction holds a lock
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -67,7 +67,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 
 async def _connect(hosts: list[str]) -> Connection:
-    """Connects to the host that accepts writes, as the service does. If no host does, connects to any host."""
+    """Like the service, connects to the host that accepts writes. If no host accepts writes, connects to any host."""
     outage: Exception = OSError("no host")
     for wanted in ("read-write", "any"):
         for host in hosts:

@@ -1,4 +1,4 @@
-"""The PostgreSQL connection pool, including limits, timeouts and recovery. Translates asyncpg exceptions."""
+"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Also translates asyncpg exceptions."""
 
 import asyncio
 import contextlib
@@ -206,7 +206,7 @@ class PostgresPool:
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running work, but no longer than the timeout for one call, and then closes the connections."""
+        """Waits for running calls, but no longer than the timeout for one call, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -245,7 +245,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Otherwise, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
+        # Without this, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
         options["target_session_attrs"] = "read-write"  # connect only to a host that accepts writes
@@ -254,7 +254,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def long_transaction(connection: Connection) -> AsyncIterator[None]:
-    """Runs a block in a transaction without server timeouts. Used only for operators, never for client requests."""
+    """Runs a block in a transaction without server timeouts. Must not be used for client requests."""
     async with connection.transaction():
         await connection.execute(
             "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"

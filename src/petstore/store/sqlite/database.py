@@ -35,7 +35,7 @@ class SqliteDatabase:
     usage_timeout = 60.0
 
     schema = "main"
-    for_update = skip_locked = ""  # not needed, because a transaction locks the whole file
+    for_update = skip_locked = ""  # row locks are not needed, because a transaction locks the whole file
     counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
@@ -184,5 +184,5 @@ def _insert_into(table: Table) -> str:
 
 @lru_cache(maxsize=256)
 def translated(sql: str) -> str:
-    """Translates a statement from the shared dialect to SQLite's. A list is bound as a JSON array (see `connect`)."""
+    """Translates a statement from the shared dialect to SQLite. A list is bound as a JSON array (see `connect`)."""
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))

@@ -66,5 +66,5 @@ class IdempotencyRecords:
             " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
             (now - IDEMPOTENCY_LIFETIME, self._bounds.pruned_records),
         )
-        if connection.changes() < self._bounds.pruned_records:  # otherwise, the next batch continues pruning
+        if connection.changes() < self._bounds.pruned_records:  # otherwise, the next batch prunes more records
             self._pruned = now

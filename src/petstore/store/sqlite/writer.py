@@ -37,7 +37,7 @@ from petstore.store.writing import AddPet, deliver, first_uses, new_records, new
 
 # If the write-ahead log is larger than this, the writer waits for readers, so that SQLite can restart the log.
 WAL_MAX = 32 * 1024 * 1024
-CHECKPOINT_TIMEOUT = 0.2  # how many seconds the writer waits for readers; other writers are blocked meanwhile
+CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers, during which other writers are blocked
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -61,10 +61,10 @@ Write = AddPet | Call
 class BatchResult(NamedTuple):
     """The result of a batch, passed from the thread to the event loop."""
 
-    writes: list[Write]  # each contains its result; excludes writes that were too late
+    writes: list[Write]  # all writes that were not too late, with their results
     changes: Collection[Change] = ()
     reached: Numbers = Numbers()  # the change numbers at the end of the batch
-    first_id: int | None = None  # set if all writes are creates whose results the event loop must set
+    first_id: int | None = None  # the first new animal's id, if the event loop must set the results
     fault: Exception | None = None  # why nothing was written
 
 
@@ -87,7 +87,7 @@ class Writer:
         self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Write] = deque()  # the event loop appends and the thread pops
+        self._waiting: deque[Write] = deque()  # the event loop appends writes, and the thread removes them
         self._in_flight: list[Write] = []  # taken by the thread
         self._thread_busy = False  # True from when the thread is woken until its last result arrives
         self._idle = asyncio.Event()
@@ -157,7 +157,7 @@ class Writer:
         latest = now + self._timeouts.reserve
         self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
-        if late and not self._health.down:  # report this even if all callers have given up
+        if late and not self._health.down:  # report the problem even if no caller is waiting
             self._health.failed("the writer is stuck")
         self._refuse(late)
 
@@ -310,7 +310,7 @@ class Writer:
                     write.result = translate(error, self._path)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
-        if changes.difference(ADDED) or len(new) < len(writes):  # the batch did more than add animals
+        if changes.difference(ADDED) or len(new) < len(writes):  # the batch does more than add animals
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
@@ -328,7 +328,7 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies the write-ahead log into the file. Called after the results have been passed to the event loop.
+        """Copies the write-ahead log into the database file. Runs after the results have been passed to the event loop.
 
         Overlapping reads can prevent SQLite from restarting the log. If the log becomes too large, waits for readers.
         """
