@@ -1,6 +1,6 @@
-"""The command line: `python -m petstore_client list`, `add` and `get`.
+"""The command-line interface: `python -m petstore_client` with the commands `list`, `add` and `get`.
 
-The command reads the key only from PETSTORE_API_KEY. A key in the arguments would appear in the shell's history and in
+The API key is read only from PETSTORE_API_KEY. A key passed as an argument would appear in the shell history and in
 the process list, which every user can see.
 """
 
@@ -18,7 +18,7 @@ STATUSES = [status.value for status in PetStatus]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit code: 0 on success, 1 for an error, 2 for invalid usage."""
+    """Runs one command and returns the exit code: 0 on success, 1 on failure, 2 for invalid usage, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if options.verbose:
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(client: Petstore, options: argparse.Namespace) -> None:
     """Runs the command.
 
-    Raises PetstoreError, ValueError if the name is not valid Unicode, or OSError if the output cannot be written.
+    Raises PetstoreError if a request fails, ValueError if the name is not valid Unicode, or OSError if the output
+    cannot be written.
     """
     if options.command == "list":
         _print_all(client.list_pets(options.status, max_items=options.limit), options.json)
@@ -65,7 +66,7 @@ def _run(client: Petstore, options: argparse.Namespace) -> None:
     else:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            pet = client.get_pet(options.id)  # pyright: ignore[reportDeprecated]  # the command prints the warning
+            pet = client.get_pet(options.id)  # pyright: ignore[reportDeprecated]  # the warning is printed below
         _print_one(pet, options.json)
         for warning in caught:
             _print_error(str(warning.message), 0)
@@ -106,14 +107,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    """Parses a whole number greater than 0. Raises argparse.ArgumentTypeError."""
+    """Parses a whole number greater than 0. Raises argparse.ArgumentTypeError for any other text."""
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise argparse.ArgumentTypeError("N must be a whole number greater than 0")
     return int(text)
 
 
 def _print_all(pets: Iterable[Pet], as_json: bool) -> None:
-    """Prints animals as their pages arrive, because the list can be long."""
+    """Prints each page of animals as it arrives, because the list can be long."""
     if not as_json:
         for pet in pets:
             print(_line(pet))

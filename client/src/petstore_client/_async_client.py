@@ -65,7 +65,7 @@ class AsyncPetstore(BaseClient):
 
     @property
     def with_raw_response(self) -> Operations:
-        """This client's operations, except that each returns a `RawResponse` with the status and headers."""
+        """The same operations as on this client, except that each returns a `RawResponse`."""
         return self._operations
 
     def list_pets(
@@ -83,13 +83,13 @@ class AsyncPetstore(BaseClient):
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> Pet:
-        """Like `Petstore.create_pet`. Raises the same exceptions."""
+        """Adds an animal. Takes the same arguments and raises the same exceptions as `Petstore.create_pet`."""
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return (await call).parse()
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
-        """Like `Petstore.get_pet`, which is also deprecated. Raises the same exceptions."""
+        """Returns one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
         return self._get_pet(pet_id)
 
     async def _get_pet(self, pet_id: int) -> Pet:

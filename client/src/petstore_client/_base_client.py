@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIVE = "http://127.0.0.1:8080/v1"
 """The live environment of a local server."""
 STAGING = "http://127.0.0.1:8080/staging/v1"
-"""The staging environment of a local server, with separate animals, keys and limits."""
+"""The staging environment of a local server, which has its own animals, keys and limits."""
 
 
 class NotGiven:
@@ -88,7 +88,7 @@ class BaseClient:
         headers: Mapping[str, str] | None = None,
         strict: bool | None = None,
     ) -> Self:
-        """Returns a copy of this client with different options, for one call or for many.
+        """Returns a copy of this client with different options, to use for one call or for many.
 
         The copy shares this client's connections, callbacks and rate-limit pauses. Closing either client closes both.
         `headers` are sent in addition to the client's headers, and replace headers with the same name. For `timeout`
@@ -119,14 +119,17 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Returns the base URL and the API key. Reads an environment variable if an argument is None. Raises ValueError."""
+    """Returns the base URL and the API key. If an argument is None, uses its environment variable instead.
+
+    Raises ValueError if the API key is missing, or if either value is not valid.
+    """
     from petstore_client._http import Endpoint
 
     key = (os.environ.get("PETSTORE_API_KEY", "") if api_key is None else api_key).strip()
     if not key:
         raise ValueError("the API key is missing: pass api_key, or set PETSTORE_API_KEY")
     if not is_visible_ascii(key):
-        # httpx would also raise an exception, but its message would show the key.
+        # Check this here, because the error message from httpx would show the key.
         raise ValueError("the API key contains invalid characters")
     return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key)
 

@@ -88,7 +88,7 @@ class Petstore(BaseClient):
 
     @property
     def with_raw_response(self) -> "PetstoreWithRawResponse":
-        """This client's operations, except that each returns a `RawResponse` with the status and headers."""
+        """The same operations as on this client, except that each returns a `RawResponse`."""
         return PetstoreWithRawResponse(self._operations)
 
     def list_pets(
@@ -104,12 +104,13 @@ class Petstore(BaseClient):
 
         Args:
             status: Return only animals with this status.
-            max_items: The maximum number of animals to return. None returns all animals.
+            max_items: The maximum number of animals to return. None means no limit.
             page_size: The maximum number of animals per request, from 1 to 100. Defaults to 100.
-            cursor: The `next_cursor` of the page to start after. By default, starts at the first animal.
+            cursor: The `next_cursor` of an earlier page, to continue after that page. By default, the iteration starts
+                at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
                 does not send it again. The iterator then returns the given page, or an empty page if only the `etag`
-                was given, with `not_modified` set. It continues with the next page.
+                was given, with `not_modified` set. After that, it continues with the next page.
 
         Raises:
             PetstoreError: A request failed during the iteration. To retry the same page, continue iterating.
@@ -123,12 +124,13 @@ class Petstore(BaseClient):
         """Adds an animal exactly once, even if this call has to retry the request.
 
         Args:
-            name: 1 to 255 characters, without control characters. Must not consist only of white space.
-            category_id: The category that the animal belongs to.
-            status: Defaults to available.
-            idempotency_key: Calls with the same key within 24 hours add only one animal. After 24 hours, the same key
-                adds another animal. Defaults to a new random key for each call. Pass a key if you need to repeat a
-                call after restarting your program.
+            name: The animal's name: 1 to 255 characters, without control characters. It must not consist only of white
+                space.
+            category_id: The id of the animal's category.
+            status: The animal's status. Defaults to available.
+            idempotency_key: Calls with the same key within 24 hours add only one animal. After 24 hours, a call with
+                the same key adds another animal. Defaults to a new random key for each call. Pass a key if you need to
+                repeat a call after restarting your program.
 
         Raises:
             PetstoreError: `InvalidRequest` if the service rejects the values, or another subclass for other failures.
@@ -158,7 +160,7 @@ class Petstore(BaseClient):
 
 
 class PetstoreWithRawResponse:
-    """The same operations as in `Petstore`, except that each returns a `RawResponse`."""
+    """The same operations as on `Petstore`, except that each returns a `RawResponse`."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -174,7 +176,7 @@ class PetstoreWithRawResponse:
     ) -> RawResponse[Page]:
         """Requests one page of at most `max_items` animals. Takes the same arguments as `Petstore.list_pets`.
 
-        Raises the same exceptions. Also raises ValueError if `max_items` is 0, because a raw response needs a request.
+        Raises the same exceptions, and also ValueError if `max_items` is 0, because this method always sends a request.
         """
         call = self._operations.list_pets(
             status, max_items=max_items, page_size=page_size, cursor=cursor, if_none_match=if_none_match
@@ -184,13 +186,13 @@ class PetstoreWithRawResponse:
     def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> RawResponse[Pet]:
-        """Like `Petstore.create_pet`. Raises the same exceptions."""
+        """Adds an animal. Takes the same arguments and raises the same exceptions as `Petstore.create_pet`."""
         call = self._operations.create_pet(name, category_id, status=status, idempotency_key=idempotency_key)
         return _run(call)
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Like `Petstore.get_pet`, which is also deprecated. Raises the same exceptions."""
+        """Requests one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
         return _run(self._operations.fetch_pet(pet_id))
 
 

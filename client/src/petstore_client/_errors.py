@@ -1,4 +1,4 @@
-"""Every exception that a call can raise, and the class for each error code.
+"""The exceptions that a call can raise, and the error codes that each of them covers.
 
 PetstoreError
 ├── ApiError                  the service returned an error
@@ -16,7 +16,7 @@ PetstoreError
 │   └── ServerError           internal_error, unavailable, and every other 5xx
 ├── ConnectionFailed          no response: the service could not be reached, or the connection broke
 ├── TimedOut                  no response within the timeout
-└── UnexpectedResponse        a success with an unexpected body
+└── UnexpectedResponse        a success status with an unexpected body
 """
 
 from collections.abc import Mapping
@@ -67,12 +67,15 @@ class PetstoreError(Exception):
         return f"<{type(self).__name__}: {self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default, pickling an exception loses its keyword arguments.
+        # The default implementation would lose the keyword arguments when the exception is pickled.
         return _unpickle, (type(self), self.__dict__)
 
 
 class ApiError(PetstoreError):
-    """The service returned an error. Raised directly only if this version does not recognise the error code."""
+    """The service returned an error.
+
+    This class itself is raised only if this version of the client does not recognise the error code.
+    """
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # never None
@@ -93,7 +96,7 @@ class Unauthorized(ApiError):
 
 
 class InsufficientScope(ApiError):
-    """The API key does not have the scope for this operation."""
+    """The API key does not have the scope that this operation requires."""
 
 
 class NotFound(ApiError):
@@ -109,15 +112,15 @@ class Gone(ApiError):
 
 
 class RequestTimeout(ApiError):
-    """The request took too long to arrive, and no retries are left."""
+    """The service did not receive the whole request in time, and no retries are left."""
 
 
 class IdempotencyMismatch(ApiError):
-    """This idempotency key has already been used for another animal."""
+    """This idempotency key has already been used for a different animal."""
 
 
 class RateLimited(ApiError):
-    """The rate limit is exceeded. Either the wait would exceed `total_timeout`, or no retries are left."""
+    """The rate limit was exceeded, and either no retries are left or waiting would exceed `total_timeout`."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
@@ -128,11 +131,11 @@ class RateLimited(ApiError):
 
 
 class KeyBanned(RateLimited):
-    """The API key is temporarily banned because it kept sending requests after a 429."""
+    """The API key is temporarily banned because the client kept sending requests after a 429."""
 
 
 class ServerError(ApiError):
-    """The service failed, and no retries are left."""
+    """The service returned a 5xx status, and no retries are left."""
 
 
 class ConnectionFailed(PetstoreError):
@@ -188,8 +191,9 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # If the status is retryable, it determines the class regardless of the code, because the response may come from a
-    # proxy. The exception is malformed_request, which the service also sends with 501 and 505. A retry would not help.
+    # A retryable status determines the class regardless of the code, because the response may come from a proxy.
+    # However, malformed_request always means InvalidRequest. The service also sends it with 501 and 505, and a retry
+    # would not help.
     if code == "malformed_request":
         return InvalidRequest
     if status == 429:

@@ -10,5 +10,8 @@ _ESCAPES = {code: f"\\u{code:04x}" for code in _INTERPRETED}
 
 
 def escape(text: str) -> str:
-    """Replaces each such character with an escape sequence, such as `\\u009b`. Does not change the meaning of JSON."""
+    """Replaces each character that a terminal might interpret with an escape sequence, such as `\\u009b`.
+
+    Escaping JSON in this way does not change its meaning.
+    """
     return text.translate(_ESCAPES)

@@ -20,7 +20,7 @@ _REASONS: dict[WaitReason, str] = {
     "failure": "the last attempt failed",
     "no_response": "no response from the service",
 }
-LOGGED_WAIT = 5.0  # seconds; longer waits are logged
+LOGGED_WAIT = 5.0  # in seconds; longer waits are logged as warnings
 
 
 class Attempt(Model, frozen=True):
@@ -74,7 +74,10 @@ class Events:
         self._on_wait = on_wait
 
     def attempt(self, attempt: Attempt) -> None:
-        """Reports an attempt. Logs successes at DEBUG and failures at INFO. The call itself raises the last failure."""
+        """Reports an attempt. Logs successes at DEBUG and failures at INFO.
+
+        Failures are not logged as warnings, because the call raises an exception if its last attempt fails.
+        """
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "%s", escape(str(attempt)))
@@ -82,7 +85,7 @@ class Events:
             self._on_attempt(attempt)
 
     def wait(self, wait: Wait, *, is_first: bool = True) -> None:
-        """Reports a wait. Logs a warning if it is longer than 5 s and no other call has logged the same pause."""
+        """Reports a wait. Logs a warning if the wait is longer than 5 s and no other call has logged the same pause."""
         if is_first and wait.seconds > LOGGED_WAIT:
             logger.warning("%s", wait)
         if self._on_wait is not None:

@@ -14,7 +14,7 @@ from petstore_client import __version__
 from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
-# httpx raises InvalidURL or UnicodeError if a redirect or a proxy has an invalid address.
+# httpx raises InvalidURL or UnicodeError if the address of a redirect or a proxy is invalid.
 FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
@@ -31,7 +31,7 @@ class Endpoint:
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
     def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-        """Builds the httpx request. Raises one of the exceptions in FAILURES."""
+        """Builds the httpx request. On failure, raises one of the exceptions in FAILURES."""
         headers = self.headers
         if request.headers:
             headers = headers.copy()
@@ -69,7 +69,7 @@ def _check_transport(client: object, transport: object) -> None:
 
 
 def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | None) -> Timeouts:
-    """Returns the timeouts for one attempt. Raises ValueError.
+    """Returns the timeouts for one attempt. Raises ValueError if any is not positive.
 
     A number limits the whole attempt. An httpx.Timeout limits each phase separately.
     """
@@ -95,7 +95,7 @@ class Deadline(Mapping[str, float]):
         self._end = monotonic() + timeouts.total
 
     def __getitem__(self, phase: str) -> float:
-        # A socket does not wait at all if its timeout is 0, and does not accept an infinite timeout.
+        # A socket with a timeout of 0 would not wait at all, and sockets do not accept an infinite timeout.
         return min(max(self._end - monotonic(), 0.001), self._phases[phase], 1e6)
 
     def __iter__(self) -> Iterator[str]:
@@ -135,7 +135,7 @@ class SyncSender:
             try:
                 for chunk in response.iter_bytes():
                     body.append(chunk)
-                    deadline.check()  # httpx limits only each read, not the whole body
+                    deadline.check()  # httpx applies the timeout to each read, not to the whole body
             finally:
                 response.close()
         except FAILURES as error:

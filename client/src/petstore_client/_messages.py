@@ -52,8 +52,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """Does all of a client's I/O. `SyncSender` and `AsyncSender` in `_http.py` implement it."""
+    """Performs all of a client's I/O. Implemented by `SyncSender` and `AsyncSender` in `_http.py`."""
 
     async def send(self, request: Request) -> Response | Failure: ...
 
-    def sleep(self, seconds: float, /) -> Awaitable[object]: ...  # may return early, so the caller checks the clock
+    # This method may return early, so callers must check the clock afterwards.
+    def sleep(self, seconds: float, /) -> Awaitable[object]: ...

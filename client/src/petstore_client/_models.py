@@ -65,7 +65,7 @@ class Page(Model, frozen=True):
 
 
 class RateLimit(Model, frozen=True):
-    """The state of the key's minute or day window, whichever has fewer requests remaining."""
+    """The state of the API key's per-minute or per-day window, whichever has fewer requests remaining."""
 
     limit: int
     """How many requests the window admits."""

@@ -24,7 +24,7 @@ from petstore_client._responses import RawResponse, read_page, read_pet, request
 from petstore_client._retries import delay_after, is_retryable, wait_reason
 
 PAGE_SIZE = 100
-MIN_POLL, MAX_POLL = 0.005, 0.25  # seconds between checks for a free permit
+MIN_POLL, MAX_POLL = 0.005, 0.25  # the number of seconds between checks for a free permit
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -79,7 +79,10 @@ class Operations:
     async def create_pet(
         self, name: str, category_id: int, *, status: Status | None = None, idempotency_key: str | None = None
     ) -> RawResponse[Pet]:
-        """Adds an animal. Raises PetstoreError, and ValueError if the name or the idempotency key cannot be sent."""
+        """Adds an animal.
+
+        Raises PetstoreError if the request fails, or ValueError if the name or the idempotency key is not valid.
+        """
         if idempotency_key is None:
             idempotency_key = self._random_key()
         if not (is_visible_ascii(idempotency_key) and 1 <= len(idempotency_key) <= 255):
@@ -96,13 +99,16 @@ class Operations:
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
-        """Returns one animal. Raises PetstoreError."""
+        """Requests one animal. Raises PetstoreError if the request fails."""
         # Do not use `async def`, because `deprecated` would then import asyncio, which takes longer than importing the
         # rest of the package.
         return self.fetch_pet(pet_id)
 
     async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Like `get_pet`, but does not warn. The clients issue the warning, so that it shows the caller's line."""
+        """Requests one animal without a deprecation warning.
+
+        The clients issue the warning themselves, so that it points to the caller's line.
+        """
         return RawResponse(await self._call("GET", f"/pets/{pet_id:d}"), read_pet)
 
     async def list_pets(
@@ -116,7 +122,8 @@ class Operations:
     ) -> RawResponse[Page]:
         """Requests one page of at most `max_items` animals.
 
-        Raises PetstoreError, and ValueError if the ETag cannot be sent in a header or `max_items` is below 1.
+        Raises PetstoreError if the request fails, or ValueError if the ETag cannot be sent in a header or `max_items`
+        is below 1.
         """
         if max_items is not None and max_items < 1:
             raise ValueError("max_items must be at least 1 for a raw response")
@@ -217,7 +224,7 @@ class Operations:
                 self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if isinstance(last_error, RateLimited):  # a call that got a 429 retries before the others
+                if isinstance(last_error, RateLimited):  # a call that received a 429 retries before other calls
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
                 break
@@ -262,5 +269,5 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_visible_ascii(text: str) -> bool:
-    """Returns whether the string contains only visible ASCII characters, so that a header can contain it."""
+    """Returns whether the string contains only visible ASCII characters and can therefore be sent in a header."""
     return text.isascii() and text.isprintable() and " " not in text

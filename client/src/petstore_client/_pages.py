@@ -18,7 +18,7 @@ def limit_of(page_size: int, max_items: int | None) -> int:
 
 
 class AsyncPageIterator(AsyncIterator[Page]):
-    """Iterates over pages of animals. Tasks cannot share an iterator."""
+    """Iterates over pages of animals. Tasks must not share an iterator."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
 
 
 class AsyncPetIterator(AsyncIterator[Pet]):
-    """Iterates over the animals on all pages. Tasks cannot share an iterator."""
+    """Iterates over the animals on all pages. Tasks must not share an iterator."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """Limits requests from all threads and tasks that share a client, so that the API key is not banned. No I/O.
 
 After a 429, no call sends a request until the pause is over. The number of requests in flight never exceeds the number
-of remaining requests in the last response, but one request is always allowed. Before the first response, only one is
-allowed. As a result, usually only one request is refused when the limit is reached.
+of remaining requests that the last response reported, except that one request is always allowed. Before the first
+response, only one request may be in flight. As a result, the service usually rejects only one request when the limit is
+reached.
 """
 
 import math
@@ -37,7 +38,7 @@ class RateLimiter:
         self.rate_limit: RateLimit | None = None
 
     def acquire(self, now: float) -> Hold | None:
-        """Takes a permit and returns None, or returns a `Hold` if none is free. Give permits back with `release`."""
+        """Takes a permit and returns None, or returns a `Hold` if no permit is free. Every permit must be released."""
         with self._lock:
             if now < self._pause_end:
                 return Hold(self._pause_end, self._refusal)
@@ -48,7 +49,7 @@ class RateLimiter:
             return None
 
     def release(self, started: float, outcome: Response | Failure | None = None) -> None:
-        """Gives back the permit for a request sent at `started`. The outcome is None if the call was cancelled."""
+        """Releases the permit for a request that was sent at `started`. `outcome` is None if the call was cancelled."""
         limit = None if outcome is None else rate_limit_of(outcome)
         with self._lock:
             self._in_flight -= 1
@@ -58,12 +59,12 @@ class RateLimiter:
                 self.rate_limit = _newer(self.rate_limit, limit)
 
     def pause(self, refusal: RateLimited, started: float, now: float, fraction: float) -> float:
-        """Pauses all calls after a request sent at `started` got a 429. Returns the time when the pause ends.
+        """Pauses all calls after a request sent at `started` received a 429. Returns the time when the pause ends.
 
-        Must be called before `release`, so that no other call starts in between.
+        Must be called before `release`, so that no other call can send a request in between.
         """
         with self._lock:
-            if started >= self._pause_end:  # otherwise the request was in flight when this pause began
+            if started >= self._pause_end:  # otherwise, the request was in flight when this pause began
                 self._refusals += 1
             end = now + delay_after(refusal, self._refusals, fraction)
             if end > self._pause_end:

@@ -31,7 +31,10 @@ class RawResponse(Generic[T]):
         self._read = read
 
     def parse(self) -> T:
-        """Returns the same result as the call without `with_raw_response`. Raises UnexpectedResponse."""
+        """Returns the same value that the call would return without `with_raw_response`.
+
+        Raises UnexpectedResponse if the response cannot be parsed.
+        """
         try:
             return self._read(self._response)
         except UNREADABLE as cause:
@@ -59,12 +62,12 @@ _read_pets = msgspec.json.Decoder(tuple[Pet, ...]).decode
 
 
 def read_pet(response: Response) -> Pet:
-    """Reads an animal from the body. Raises one of the exceptions in UNREADABLE."""
+    """Reads an animal from the body. If the body is not valid, raises one of the exceptions in UNREADABLE."""
     return _read_pet(response.body)
 
 
 def read_page(response: Response, known: Page | str | None = None) -> Page:
-    """Reads a page. Raises one of the exceptions in UNREADABLE.
+    """Reads a page. If the response is not valid, raises one of the exceptions in UNREADABLE.
 
     `known` is the page or ETag that the request sent as `If-None-Match`.
     """
@@ -75,7 +78,7 @@ def read_page(response: Response, known: Page | str | None = None) -> Page:
 
 
 def success_or_error(outcome: Response | Failure, now: float) -> Response | PetstoreError:
-    """Returns the response if it is successful, or else the error to raise. `now` is a Unix timestamp."""
+    """Returns the response if it is successful. Otherwise, returns the error to raise. `now` is a Unix timestamp."""
     if isinstance(outcome, Failure):
         kind, code = (TimedOut, "timed_out") if outcome.timed_out else (ConnectionFailed, "connection_failed")
         failed = kind(outcome.reason, code=code)
@@ -108,14 +111,15 @@ def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
 
 
 def request_id_of(outcome: Response | Failure) -> str | None:
-    """Returns the request id, or None if there is no response or it contains no id."""
+    """Returns the request id, or None if there is no response or the response contains no id."""
     return outcome.headers.get("x-request-id") if isinstance(outcome, Response) else None
 
 
 def next_cursor(response: Response) -> str | None:
-    """Returns the cursor in the link to the next page, or None on the last page. Raises msgspec.ValidationError.
+    """Returns the cursor in the link to the next page, or None on the last page.
 
     The rest of the link is ignored, so that a forged link cannot make the client send its key to another address.
+    Raises msgspec.ValidationError if the link contains no cursor.
     """
     for target, parameters in re.findall(r"<([^>]*)>([^<]*)", response.headers.get("link", "")):
         relation = re.search(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', parameters, re.IGNORECASE)

@@ -17,8 +17,8 @@ from petstore_client._events import WaitReason
 
 FIRST_BACKOFF = 0.5  # seconds
 MAX_BACKOFF = 8.0
-_MINUTE = 60.0  # the length of a per-minute window
-_MAX_RETRY_AFTER = 1e9  # seconds; longer values are capped, so that float arithmetic stays precise
+_MINUTE = 60.0  # the length of a per-minute window in seconds
+_MAX_RETRY_AFTER = 1e9  # in seconds; longer values are capped, so that float arithmetic stays precise
 
 
 def is_retryable(error: PetstoreError | None) -> bool:
@@ -30,8 +30,8 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
     """Returns how many seconds to wait after `number` consecutive failures.
 
     `fraction` is a random number from 0 to 1 that determines the jitter, so that clients that failed together do not
-    retry together. If there is a `Retry-After`, the delay is that time plus jitter. Otherwise, it is an exponential
-    backoff, up to half of which is jitter.
+    retry together. If the response contained a `Retry-After` header, the delay is that time plus jitter. Otherwise,
+    it is an exponential backoff, up to half of which is jitter.
     """
     asked = error.retry_after if isinstance(error, ApiError) else None
     bound = max_jitter(asked or 0.0, number)
@@ -47,7 +47,10 @@ def max_jitter(asked: float, number: int) -> float:
 
 
 def wait_reason(error: PetstoreError) -> WaitReason:
-    """Returns why a call waits after this error. A wait of more than a minute cannot be due to the per-minute limit."""
+    """Returns the reason for a wait after this error.
+
+    A wait of more than a minute cannot be due to the per-minute limit.
+    """
     if isinstance(error, KeyBanned):
         return "ban"
     if isinstance(error, RateLimited):
@@ -81,5 +84,5 @@ def _timestamp(text: str) -> float | None:
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):  # OverflowError if the time zone offset is huge
+    except (ValueError, OverflowError):  # a huge time zone offset causes an OverflowError
         return None

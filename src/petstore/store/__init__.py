@@ -1,4 +1,4 @@
-"""One environment's store: a database and one class for each kind of data. Opens stores by URL."""
+"""Opens each environment's store, which consists of a database and one class for each kind of data."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -48,12 +48,12 @@ def store_on(db: Database) -> Store:
 
 
 class StorePolicy(NamedTuple):
-    """How to open stores. `pool_size`, `pgbouncer` and `serving` apply to PostgreSQL only."""
+    """The options for opening stores. `pool_size`, `pgbouncer` and `serving` apply only to PostgreSQL."""
 
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False  # True for a running service, False for an operator's command
-    migrate: bool = True  # if False, opening a store that is missing or has an older schema fails
+    migrate: bool = True  # if False, a store that is missing or has an older schema cannot be opened
     bounds: Bounds = Bounds()
 
 
@@ -63,7 +63,7 @@ def open_stores(
     """Opens the stores at a URL or, if there is no URL, the SQLite files in the data directory.
 
     Must be called inside the event loop. Raises OperatorError if the URL is invalid or if this version cannot use the
-    store. In that case, nothing is left open.
+    store. In either case, no database is left open.
     """
     databases: Sequence[Database]
     if url is None:

@@ -1,6 +1,7 @@
-"""Stores the API keys, imports and operators that add animals. Each animal refers to its adder by number.
+"""Stores the adders, which are the API keys, imports and operators that add animals.
 
-A number takes one to four bytes per animal. A name would take about 30.
+Each animal refers to its adder by number. A number takes up one to four bytes per animal, whereas a name would take up
+about 30 bytes.
 """
 
 from petstore.pets import Adder
@@ -15,7 +16,7 @@ def enrolled(schema: str, adder: Adder) -> Statement:
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Returns an adder's number as part of a transaction. Assigns a number if the adder is new."""
+    """Returns an adder's number, and assigns one if the adder is new. Runs as part of a transaction."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

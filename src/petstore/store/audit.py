@@ -62,7 +62,7 @@ class Audit:
         return f"SELECT id, {columns} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"
 
     async def _end_of_step(self, start: int) -> tuple[int, bool]:
-        """Returns the lowest number searched by a call that began at `start`, and whether there may be more entries."""
+        """Returns the lowest entry number in a search that began at `start`, and whether there may be more entries."""
         step = self._db.bounds.search_step
         last = await self._db.read_long(f"{self._entries('at')} OFFSET $3", start, 1, step - 1)
         return (last[0][0], True) if last else (0, False)

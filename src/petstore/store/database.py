@@ -20,46 +20,49 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # seconds; long, because an operator's command may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # in seconds; this is long because an operator's command may read a whole table
 
 
 class Bounds(NamedTuple):
-    """The limits of a store. Times are in seconds."""
+    """A store's limits. Times are in seconds."""
 
     queued_writes: int = 10_000
     batch: int = 1_000  # writes per transaction
-    queued_reads: int = 1_000  # calls waiting for a connection to PostgreSQL
+    queued_reads: int = 1_000  # the maximum number of calls that wait for a PostgreSQL connection
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # how often to check for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # ends abandoned transactions, which would otherwise keep their locks
+    idle_transaction_timeout: float = 5.0  # PostgreSQL ends idle transactions, so that they release their locks
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds in one transaction, while creates have to wait
-    # The bytes that an import must leave free on the disk, for creates and for the write-ahead log if the import is
-    # undone. Applies only to SQLite.
+    import_chunk: int = 2_000  # animals that an import adds per transaction, during which creates have to wait
+    # The number of bytes that an import must leave free on the disk. The space is needed for creates, and for the
+    # write-ahead log if the import is undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
     usage_days: int = USAGE_DAYS  # how many days to keep each key's hourly usage
 
 
 class Statement(NamedTuple):
-    """A SQL statement and its values. `$1` refers to the first value, which can be a list as in `column = ANY($1)`."""
+    """A SQL statement and its values. `$1` refers to the first value.
+
+    A value can be a list, as in `column = ANY($1)`.
+    """
 
     sql: str
     values: Sequence[Any] = ()
 
 
 class ForEachRow(NamedTuple):
-    """Executes a statement once for each row of values. Returns no rows."""
+    """A step that executes a statement once for each row of values. It returns no rows."""
 
     sql: str
     rows: Sequence[Sequence[Any]]
 
 
 class PutRows(NamedTuple):
-    """Inserts complete rows into a table. Returns no rows."""
+    """A step that inserts complete rows into a table. It returns no rows."""
 
     schema: str
     table: Table
@@ -67,7 +70,7 @@ class PutRows(NamedTuple):
 
 
 class Unchanged(PetstoreError):
-    """Raised by a transaction that changes nothing, so that `Database.write` rolls back and returns `result`."""
+    """Raised by a transaction that changes nothing, so that `Database.write` rolls it back and returns `result`."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -87,7 +90,10 @@ def steps(*each: Step) -> Transaction[list[Row]]:
 
 
 def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
-    """Returns a transaction that executes `then` and returns True, or returns False if `found` returns no rows."""
+    """Returns a transaction that executes `found` and, if it returns any rows, also executes `then`.
+
+    The transaction returns whether `found` returned any rows.
+    """
     if not (yield found):
         return False
     yield from steps(*then)
@@ -101,27 +107,27 @@ class Database(Protocol):
     freshness: Freshness
     bounds: Bounds
     immediate: bool  # whether reads complete without yielding to the event loop
-    usage_timeout: float  # the timeout in seconds for a transaction that adds usage
+    usage_timeout: float  # the timeout in seconds for a transaction that records usage
 
     # The dialect
     schema: str  # qualifies every table name
     for_update: str  # appended to a SELECT to lock its rows; empty if every transaction locks the whole database
     skip_locked: str  # like `for_update`, but skips rows that another transaction has locked
-    counters: str  # a subquery that returns the rows of COUNTERS
+    counters: str  # a subquery that returns the rows of the table COUNTERS
 
     async def read(self, sql: str, *values: Any) -> list[Row]:
-        """Runs a fast query, which takes only microseconds."""
+        """Runs a query that is fast enough for a client request."""
 
     async def read_long(self, sql: str, *values: Any) -> list[Row]:
-        """Runs a query that may read a whole table. Used only for operators, never for client requests."""
+        """Runs a query that may read a whole table. Must not be used for client requests."""
 
     async def write(
         self, transaction: Transaction[T], changes: Collection[Change], timeout_seconds: float | None = None
     ) -> T:
         """Commits a transaction, announces `changes`, and returns the transaction's result.
 
-        The timeout defaults to a request's deadline. A transaction with a longer timeout is committed separately from
-        other writes. If the transaction raises Unchanged, it is rolled back and nothing is announced.
+        The timeout defaults to the deadline of a request. A transaction with a longer timeout is committed separately
+        from other writes. If the transaction raises Unchanged, it is rolled back and nothing is announced.
         """
 
     def add(
@@ -135,14 +141,14 @@ class Database(Protocol):
         """Adds a client's animal, in the same transaction as other queued animals, and announces it.
 
         `deadline` is a `time.monotonic` time, and defaults to the deadline of a request that starts now. An animal that
-        is still queued shortly before its deadline is not added. `key_id` is the id of the client's API key.
-        The future can raise IdempotencyMismatch.
+        is still queued shortly before its deadline is not added. `key_id` is the id of the client's API key. The future
+        raises IdempotencyMismatch if the idempotency key has been used with a different body.
         """
 
     def contains(self, column: str, place: int) -> str:
         """Returns a SQL condition that is true if the column contains the parameter `$place`.
 
-        The condition converts A to Z in the column to lower case before it compares.
+        The condition converts the letters A to Z in the column, but not in the parameter, to lower case.
         """
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -171,7 +177,7 @@ class Database(Protocol):
         """Waits until all accepted writes have finished."""
 
     async def close(self) -> None:
-        """Waits for accepted writes, then closes the connections."""
+        """Waits until all accepted writes have finished, and then closes the connections."""
 
 
 def contains_text(db: Database, columns: Iterable[str], text: str, values: list[Any]) -> str:

@@ -1,9 +1,9 @@
 """Keeps the pages and keys in the workers' caches consistent with the store.
 
 Every write declares what kinds of changes it makes: adding animals, editing animals, changing keys, or none of these.
-After the commit, but before the caller gets its result, `announce` increments a version in the gate for each kind of
-change. Every request passes through the gate, which checks that the worker's copy of the key is up to date and returns
-the current versions for animals. A worker therefore never uses a cached page or key that is older than the last
+After the commit, but before the caller receives the result, `announce` increments a version in the gate for each kind
+of change. Every request passes through the gate, which checks that the worker's copy of the key is up to date and
+returns the current versions for animals. A worker therefore never uses a cached page or key that is older than the last
 announced change.
 
 A process can die after it commits a change and before it announces the change. For this reason, a transaction that
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from petstore.changes import CHANGES, Change
 
 CHECK_SECONDS = 1.0
-# How long a cached page or key may be used. This limit is needed because changes made directly with SQL are not
+# How many seconds a cached page or key may be used. This limit is needed because changes made directly with SQL are not
 # announced.
 KEPT_SECONDS = 60.0
 
@@ -46,15 +46,15 @@ _COUNTED: tuple[Change, ...] = ("edited", "keys")  # the columns of the table `c
 
 
 def numbers_sql(schema: str) -> str:
-    """Returns a query for one row with the values for `Numbers`."""
+    """Returns a query that returns one row, which contains the fields of `Numbers`."""
     return f"SELECT coalesce((SELECT max(id) FROM {schema}.pets), 0), {', '.join(_COUNTED)} FROM {schema}.changes"
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
     """Returns the statement that increments the numbers for these changes, or an empty string if there are none.
 
-    A transaction must execute this statement last. The transaction then waits for no other lock after it has locked
-    this row, so it cannot deadlock.
+    A transaction must execute this statement last. It then does not wait for any other lock after it has locked this
+    row, so it cannot deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
     return f"UPDATE {schema}.changes SET {raised}" if raised else ""
@@ -71,7 +71,7 @@ class Freshness:
         self.checked = self.due = -math.inf  # when `check_at` last ran, and when it is next due
 
     async def announce(self, changes: Collection[Change], reached: Numbers) -> None:
-        """Announces committed changes, before the caller gets its result. Raises Unavailable.
+        """Announces changes that have just been committed. Raises Unavailable if that fails.
 
         `reached` contains the numbers as of the end of the transaction. Ids and numbers are committed in ascending
         order, so this also announces all earlier changes of the same kinds.
@@ -82,7 +82,7 @@ class Freshness:
             self.announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
 
     async def check(self) -> None:
-        """Reads the numbers from the store, and announces any that have changed. Raises Unavailable.
+        """Reads the numbers from the store, and announces any that have changed. Raises Unavailable if that fails.
 
         A number can decrease if the newest animal is removed or a backup is restored.
         """
@@ -93,7 +93,7 @@ class Freshness:
             self.announced = found
 
     async def check_at(self, now: float) -> None:
-        """Calls `check`, and sets when the next check is due. Raises Unavailable.
+        """Calls `check`, and records when the next check is due. Raises Unavailable if the check fails.
 
         Call this unless `checked <= now < due`. That condition is also false if the clock was set back. Only the
         request that calls this waits for the check.

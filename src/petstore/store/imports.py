@@ -1,4 +1,4 @@
-"""Stores imports. A file's animals are added in chunks. Each chunk becomes visible when it is committed.
+"""Stores imports. An import adds animals from a file in chunks. Each chunk becomes visible when it is committed.
 
 Each import records how many animals it has added so far, so any number of processes can add chunks to it. See
 docs/decisions/0014.
@@ -32,7 +32,7 @@ class Imports:
             " WHERE c.import_id = $1"
         )
 
-    # Reading. A running import is returned as `interrupted` if its last chunk is too old at the time `now`.
+    # Reading. These methods return a running import as `interrupted` if its last chunk is too old at the time `now`.
 
     async def get(self, import_id: str, now: float) -> Import | None:
         found = await self._read("WHERE id = $2", now, import_id)
@@ -44,7 +44,7 @@ class Imports:
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
     async def of_file(self, sha256: str, now: float) -> Import | None:
-        """Returns the running import of a file with this hash or, if there is none, the newest finished one."""
+        """Returns the running import of a file with this hash. If there is none, returns the newest finished import."""
         order = "ORDER BY state = 'running' DESC, at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
@@ -88,7 +88,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # Check after the insert, because another process could finish importing the same content just before it.
+            # Check this after the insert, because another process may have just finished importing the same content.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -106,7 +106,7 @@ class Imports:
             if await self._write(transaction()):
                 return new
             found = await self.of_file(sha256, entry.at)
-            if found is not None:  # if None, another operator has just undone the other import
+            if found is not None:  # None if another operator has just undone that import
                 return found
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:
@@ -175,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Counts how many of an import's animals are already removed, kept by an undo, or still to be removed."""
+        """Returns how many of an import's animals have been removed, will be kept, or are still to be removed."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",

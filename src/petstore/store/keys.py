@@ -25,7 +25,8 @@ from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
-# For each sort order: the column, the comparison with the last row of the previous page, and the direction.
+# For each sort order, the column to sort by, the operator that compares it with the last row of the previous page, and
+# the direction.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "created": ("k.created", "<", "DESC"),
     "name": ("k.name", ">", "ASC"),
@@ -68,14 +69,14 @@ class Keys:
         return key_from_row(self._db.environment, rows[0]) if rows else None
 
     async def page(self, *, after: str = "", limit: int = 1000) -> list[ApiKey]:
-        """Returns keys ordered by id."""
+        """Returns up to `limit` keys with an id above `after`, ordered by id."""
         rows = await self._db.read(f"{self._select} WHERE k.id > $1 ORDER BY k.id LIMIT $2", after, limit)
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def search(
         self, query: KeyQuery, *, now: float, sort: KeySort = "created", after: ApiKey | None = None, limit: int = 100
     ) -> list[ApiKey]:
-        """Returns matching keys, sorted newest first, by name, or most recently used first.
+        """Returns matching keys, sorted by creation time (newest first), name, or last use (most recent first).
 
         `after` is the last key on the previous page.
         """
@@ -112,7 +113,7 @@ class Keys:
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """Returns the keys with these ids. Skips unknown ids."""
+        """Returns the keys with these ids, keyed by id. Skips unknown ids."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
@@ -126,7 +127,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # creates assume that the adder exists
+            yield enrolled(self._db.schema, Adder("key", key.id))  # creates with this key refer to this row
             yield recorded(self._db.schema, entry)
             return True
 
@@ -177,7 +178,7 @@ class Keys:
         await self._db.write(rotation, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
-        """Returns when a rotated key's last old secret stops working, or None if only the new secret works."""
+        """Returns the time when a rotated key's last old secret expires, or None if only the new secret works."""
         working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
         ((until,),) = await self._db.read(working, key_id, now)
         return None if until is None else float(until)

@@ -59,7 +59,7 @@ class Pets:
     # Reading
 
     async def page(self, *, after: int, limit: int, status: PetStatus | None) -> Page:
-        """Returns animals with an id above `after`, ordered by id. Later pages are as fast as the first."""
+        """Returns animals with an id above `after`, ordered by id. Later pages are as fast to read as the first."""
         if status is None:
             rows = await self._db.read(self._page_sql, after, limit + 1)
         else:
@@ -78,8 +78,8 @@ class Pets:
     def _is_announced(self, rows: Sequence[Row]) -> bool:
         """Returns whether all changes visible in these rows have been announced.
 
-        The rows are ordered by id. Each row ends with the number of the latest edit. Returns False if there are no
-        rows, because the number is unknown in that case.
+        The rows must be ordered by id, and each row must end with the number of the latest edit. Returns False if there
+        are no rows, because the number is unknown in that case.
         """
         announced = self._freshness.announced
         return bool(rows) and rows[-1][0] <= announced.added and rows[0][-1] <= announced.edited
@@ -198,7 +198,10 @@ class Pets:
         return await self._db.write(transaction(), ADDED)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
-        """Sets the status of the animals that exist, and returns them. Adds an audit entry for each changed animal."""
+        """Sets the status of the animals with these ids, and returns them. Skips ids that do not exist.
+
+        Adds an audit entry for each animal whose status changes.
+        """
 
         def transaction() -> Transaction[list[Pet]]:
             found = yield from locked_pets(self._db, pet_ids)
@@ -240,9 +243,9 @@ class Pets:
 
 
 def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
-    """Locks the animals that exist, as part of a transaction, and returns them.
+    """Locks the animals with these ids, and returns them. Runs as part of a transaction.
 
-    With `unedited`, skips animals that an operator has changed.
+    Skips ids that do not exist. With `unedited`, also skips animals that an operator has changed.
     """
     which = "id = ANY($1) AND edited = 0" if unedited else "id = ANY($1)"
     # Lock in id order, so that two operators cannot deadlock.
@@ -253,7 +256,7 @@ def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False)
 
 
 def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
-    """Adds animals with new, consecutive ids as part of a transaction, and returns them."""
+    """Adds animals with new, consecutive ids, and returns them. Runs as part of a transaction."""
     added_by = yield from number_of(db, adder)
     yield from db.lock_pet_ids()
     first = yield from db.draw_pet_ids(len(new))
@@ -273,11 +276,11 @@ def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False
 
 
 def _pets_of(rows: Sequence[Row]) -> list[Pet]:
-    """Converts rows to animals. Ignores the last column, which contains the number of the latest edit."""
+    """Converts rows to animals, and ignores the last column, which contains the number of the latest edit."""
     return [Pet(*row[:-1]) for row in rows]
 
 
 def entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
-    """Returns the audit entry for one animal. The detail defaults to the animal's values."""
+    """Returns `entry` with the animal's id as its subject. The detail defaults to the animal's values."""
     values = f"{pet.name}, category {pet.category_id}, {pet.status}"
     return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)

@@ -54,7 +54,7 @@ class Removals:
     # Changing
 
     async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
-        """Removes the animals that exist. Their ids are never assigned again.
+        """Removes the animals with these ids. Skips ids that do not exist. Removed ids are never assigned again.
 
         A client that retries a create with the same idempotency key still gets the original response, even if the
         animal has been removed.
@@ -77,8 +77,9 @@ class Removals:
     ) -> Removal:
         """Removes the matching animals with ids up to `up_to`. Returns the removal.
 
-        Removes a limited number of animals in each transaction, so that creates never wait long. If interrupted, the
-        removal contains the animals removed so far. Calls `removing` with their number after each transaction.
+        Removes a limited number of animals in each transaction, so that creates never wait long. If this call is
+        interrupted, the removal contains the animals removed so far. After each transaction, calls `removing` with the
+        number of animals removed so far.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -125,8 +126,8 @@ class Removals:
     ) -> int:
         """Restores all animals in a removal, and returns how many were restored.
 
-        Restores a limited number of animals in each transaction, so that creates never wait long. If interrupted,
-        another call restores the rest. Calls `restoring` with the number of animals restored so far.
+        Restores a limited number of animals in each transaction, so that creates never wait long. If this call is
+        interrupted, another call restores the rest. Calls `restoring` with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
 

@@ -22,7 +22,7 @@ UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store
 
 
 class Table(NamedTuple):
-    """A table. `key` lists the columns of the primary key. Rows are copied in the order of this key."""
+    """A table. `key` lists the columns of the primary key. `petstore copy` copies rows in the order of this key."""
 
     name: str
     columns: Sequence[str]
@@ -32,8 +32,8 @@ class Table(NamedTuple):
         return tuple(row[self.columns.index(column)] for column in self.key)
 
 
-# The columns of an animal and of a new animal, in the same order as the fields of `Pet` and `NewPet`. TYPES contains
-# their PostgreSQL types.
+# The columns for animals and for new animals, in the same order as the fields of `Pet` and `NewPet`. TYPES contains
+# the PostgreSQL types of these columns.
 PET_FIELDS: tuple[str, ...] = Pet.__struct_fields__
 NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}

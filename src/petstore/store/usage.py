@@ -27,13 +27,14 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# Which rows expire: the table, the interval, and the maximum age in seconds, or None to use `usage_days`.
+# The rows that expire. Each item contains a table, an interval, and the maximum age in seconds. None means that
+# `usage_days` applies.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
     (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
 )
-EXPIRE_MAX = 500  # rows deleted in one statement, so that creates do not wait long for the write lock
+EXPIRE_MAX = 500  # rows deleted per statement; limited so that creates do not wait long for the write lock
 
 
 class Usage:
@@ -54,7 +55,7 @@ class Usage:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Adds the increase in each total since the last call to the requests admitted at the time `at`.
+        """Computes how much each total has grown since the last call, and records the increase as usage at `at`.
 
         With `late`, also records `at` as the time the keys were last used, because a worker that was killed may not
         have done so.
@@ -217,7 +218,7 @@ class Usage:
         return [KeyTotal(*row) for row in rows]
 
     async def admitted(self, *, interval: Interval, since: int, until: int) -> list[tuple[str, OperationName, int]]:
-        """Returns the admitted requests per key and operation from `since` (inclusive) to `until` (exclusive)."""
+        """Counts the admitted requests per key and operation from `since` (inclusive) to `until` (exclusive)."""
         rows = await self._db.read_long(
             f"SELECT key_id, operation, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start >= $2 AND start < $3 AND measure = 'admitted' GROUP BY key_id, operation",

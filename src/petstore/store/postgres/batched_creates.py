@@ -1,4 +1,4 @@
-"""Adds clients' animals to PostgreSQL in batches. Each batch is a single multi-row statement with its own commit."""
+"""Adds clients' animals to PostgreSQL in batches. A single statement inserts each batch in its own transaction."""
 
 import asyncio
 import time
@@ -171,7 +171,7 @@ class BatchedCreates:
             self._writing = None
 
     def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
-        """Returns the creates that have enough time left, and fails the others. Drops creates that no one waits for."""
+        """Returns the creates that have enough time left, and fails the others. Drops creates that were cancelled."""
         latest = time.monotonic() + self._bounds.timeouts.reserve
         in_time = []
         for add in batch:
@@ -203,7 +203,7 @@ class BatchedCreates:
         deliver(zip((add.future for add in batch), results, strict=True))
 
     async def _prune(self, now: float) -> None:
-        """Deletes some expired idempotency records. Runs after results are delivered, so no caller waits for it."""
+        """Deletes some expired idempotency records. Runs after the results are delivered, so that no caller waits."""
         if now - self._pruned < self._bounds.prune_interval:
             return
 
@@ -232,7 +232,7 @@ class BatchedCreates:
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:
         now = max(add.now for add in batch)
-        first = first_uses(batch)  # one statement cannot claim the same record twice
+        first = first_uses(batch)  # one statement cannot write the same idempotency record twice
         keys = [add.idempotency_key for add in first]
         rows = await connection.fetch(
             self._add_sql,

@@ -21,7 +21,7 @@ def schema_of(environment: Environment) -> str:
 
 
 class PostgresDatabase:
-    """Implements `Database` for PostgreSQL. See the protocol for what each method does."""
+    """Implements `Database` for PostgreSQL. See the protocol for a description of each method."""
 
     immediate = False
 
@@ -97,7 +97,7 @@ class PostgresDatabase:
         return Numbers(*found)
 
     def contains(self, column: str, place: int) -> str:
-        # With the collation C, lower() converts only A to Z, as it does in SQLite.
+        # In the C collation, lower() converts only A to Z, as it does in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -134,7 +134,10 @@ class PostgresDatabase:
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Executes a transaction's steps, without BEGIN or COMMIT, and returns its result. Raises asyncpg exceptions."""
+    """Executes the steps of a transaction, and returns its result. The caller must begin and commit the transaction.
+
+    Raises an asyncpg exception if a step fails.
+    """
     try:
         step = next(transaction)
         while True:

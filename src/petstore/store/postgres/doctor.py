@@ -16,7 +16,7 @@ from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
-STATEMENT_TIMEOUT = 5.0  # seconds; needed in case another transaction holds a lock
+STATEMENT_TIMEOUT = 5.0  # in seconds; needed in case another transaction holds a lock
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -34,7 +34,7 @@ class ServerReport(NamedTuple):
 async def check_server(url: str, connections: int) -> ServerReport:
     """Checks a server, including whether it accepts as many as `connections` connections from this node.
 
-    Raises OSError, TimeoutError or asyncpg.PostgresError.
+    If the server cannot be checked, raises OSError, TimeoutError or asyncpg.PostgresError.
     """
     async with _connected(url) as connection, connection.transaction(readonly=True):
         before = time.time()
@@ -50,7 +50,7 @@ async def check_server(url: str, connections: int) -> ServerReport:
 async def has_schemas(url: str) -> bool:
     """Returns whether the database contains Petstore's schemas.
 
-    Raises OSError, TimeoutError or asyncpg.PostgresError.
+    If the server cannot be queried, raises OSError, TimeoutError or asyncpg.PostgresError.
     """
     async with _connected(url) as connection:
         return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
@@ -67,7 +67,7 @@ async def _connected(url: str) -> AsyncIterator[Connection]:
 
 
 async def _connect(hosts: list[str]) -> Connection:
-    """Connects to the host that accepts writes, as the service does. If there is none, connects to any host."""
+    """Like the service, connects to the host that accepts writes. If no host accepts writes, connects to any host."""
     outage: Exception = OSError("no host")
     for wanted in ("read-write", "any"):
         for host in hosts:

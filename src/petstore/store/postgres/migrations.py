@@ -34,7 +34,7 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
     """Creates the schema or migrates it to the newest version, possibly while other nodes use it.
 
     Must be called inside `long_transaction`. Each migration runs once, even if several nodes start at the same time.
-    Raises OperatorError.
+    Raises OperatorError if the schema cannot be created or migrated.
     """
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)

@@ -1,4 +1,4 @@
-"""The PostgreSQL connection pool, including limits, timeouts and recovery. Translates asyncpg exceptions."""
+"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Also translates asyncpg exceptions."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from petstore.store.writing import log_bug
 
 # These errors are bugs, except for NOT_BUGS, because PostgreSQL rejected the value, the row or the statement itself.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
-# Subclasses of BUGS that are not bugs, because an operator can cause them by revoking permissions or dropping a table.
+# These subclasses are not bugs, because an operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 # These errors suggest that other connections to the server are broken, too.
@@ -89,8 +89,9 @@ class PostgresPool:
         """Runs `work` with a connection and returns its result.
 
         `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
-        defaults to the timeout for one call in a request. Raises Unavailable, and any PetstoreError or bug that `work`
-        raises. Raises OperatorError only in an operator's command, never in a service.
+        defaults to the timeout for one call in a request. Raises Unavailable if the store fails, and any
+        PetstoreError or unexpected exception that `work` raises. Raises OperatorError only in an operator's command,
+        never in a service.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -201,11 +202,11 @@ class PostgresPool:
 
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
-            # Use a timeout, because asyncpg sends a final message to which a server that hangs does not respond.
+            # Use a timeout, because asyncpg sends a final message, and a server that hangs would not respond to it.
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running work, but no longer than the timeout for one call, and then closes the connections."""
+        """Waits for running calls, but no longer than the timeout for one call, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -244,7 +245,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Otherwise, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
+        # Without this, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
         options["target_session_attrs"] = "read-write"  # connect only to a host that accepts writes
@@ -253,7 +254,7 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def long_transaction(connection: Connection) -> AsyncIterator[None]:
-    """Runs a block in a transaction without server timeouts. Used only for operators, never for client requests."""
+    """Runs a block in a transaction without server timeouts. Must not be used for client requests."""
     async with connection.transaction():
         await connection.execute(
             "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
@@ -292,7 +293,7 @@ def _terminate(connection: Connection) -> None:
 
 
 async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
-    """Terminates a connection whose protocol state is unknown. If the server is gone, expires all connections."""
+    """Terminates the connection if its protocol state is unknown. If the server is gone, expires all connections."""
     if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
         _terminate(connection)
     if pool is not None and is_gone(error):

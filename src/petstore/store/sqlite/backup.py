@@ -23,7 +23,7 @@ class Snapshot:
     """
 
     def __init__(self, path: Path, step: int = STEP) -> None:
-        """Raises Unavailable."""
+        """Opens a snapshot. Raises Unavailable if the file cannot be read."""
         self._step = step
         with translating(path):
             self._source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -33,8 +33,11 @@ class Snapshot:
             self.bytes: int = self._source.pragma("page_count") * self._source.pragma("page_size")
 
     def copy(self, target: Path, progress: Callable[[int], None]) -> None:
-        """Copies the snapshot to a file. Calls `progress` with the bytes copied in each step. Raises Unavailable."""
-        # In errors, name the backup's directory instead of the temporary directory that contains the target.
+        """Copies the snapshot to a file. Raises Unavailable if the copy fails.
+
+        Calls `progress` with the number of bytes copied in each step.
+        """
+        # In error messages, name the backup's directory instead of the temporary directory that contains the target.
         with translating(target.parent), contextlib.closing(apsw.Connection(str(target))) as copy:
             copy.pragma("synchronous", "OFF")
             copy.pragma("journal_mode", "OFF")
@@ -52,7 +55,7 @@ class Snapshot:
 
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
-    """Writes an audit entry to a file with the newest schema. Raises Unavailable."""
+    """Writes an audit entry to a file, which must have the newest schema. Raises Unavailable if that fails."""
     with translating(path), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
 
@@ -67,7 +70,7 @@ class Revoked(NamedTuple):
 def revoked_only_in(replaced: Path, path: Path) -> Revoked:
     """Returns the keys and operators that are revoked in `replaced` but not in `path`.
 
-    Returns empty lists if a file cannot be read.
+    Returns empty lists if either file cannot be read.
     """
     revoked = "SELECT {0} FROM {1} JOIN old.{1} AS o USING ({0}) WHERE {1}.revoked IS NULL AND o.revoked IS NOT NULL"
     try:
@@ -83,9 +86,9 @@ def revoked_only_in(replaced: Path, path: Path) -> Revoked:
 
 
 def take_over_ids(path: Path, replaced: Path) -> bool:
-    """Ensures that ids that were assigned in the `replaced` file are never assigned again in the file at `path`.
+    """Ensures that the file at `path` never reuses an id that was assigned in the file at `replaced`.
 
-    Returns False if the replaced file cannot be read. Raises Unavailable.
+    Returns False if the replaced file cannot be read. Raises Unavailable if the file at `path` cannot be changed.
     """
     try:
         with contextlib.closing(apsw.Connection(str(replaced), flags=apsw.SQLITE_OPEN_READWRITE)) as old:

@@ -18,7 +18,8 @@ from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
 
-# When the write-ahead log reaches this many pages (16 MiB), it is copied into the file. Writers do not wait for this.
+# When the write-ahead log reaches this many pages (16 MiB), it is copied into the database file. This does not delay
+# writes in other processes.
 WAL_PAGES = 4096
 FILE_PRAGMAS: dict[str, Any] = {
     "journal_mode": "WAL",
@@ -30,7 +31,7 @@ PRAGMAS = {"foreign_keys": "ON", "trusted_schema": "OFF", "cache_size": -16 * 10
 
 
 def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] = apsw.Connection) -> apsw.Connection:
-    """Opens a connection. Only one thread may use it at a time. Raises apsw.Error.
+    """Opens a connection. Only one thread may use it at a time. Raises apsw.Error if the file cannot be opened.
 
     Tests use `kind` to inject faults.
     """
@@ -55,8 +56,12 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 
 def connect_to_examine(path: Path) -> apsw.Connection:
-    """Opens a connection that does not change the file, even if a service is using it. Raises apsw.Error."""
-    # If there is no write-ahead log, no process has the file open. `immutable` keeps SQLite from creating a log.
+    """Opens a connection that does not change the file, even if a service is using it.
+
+    Raises apsw.Error if the file cannot be opened.
+    """
+    # If there is no write-ahead log, no process has the file open. In that case, use `immutable`, so that SQLite does
+    # not create a log.
     log = path.with_name(path.name + "-wal")
     address = f"file:{quote(str(path.absolute()))}?mode=ro" + ("" if log.exists() else "&immutable=1")
     connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -123,7 +128,7 @@ class WriteLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """`path` is the path of the database."""
+        """`path` is the path of the database file, not of the lock file."""
         self._path = path.with_name(path.name + "-turn")
         self._file: int | None = None
 

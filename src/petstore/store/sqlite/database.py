@@ -28,14 +28,14 @@ _NUMBERS = numbers_sql("main")
 
 
 class SqliteDatabase:
-    """Implements `Database` for SQLite. See the protocol for what each method does."""
+    """Implements `Database` for SQLite. See the protocol for a description of each method."""
 
     immediate = True
     # This is long because usage that is committed after the timeout would be added again and counted twice.
     usage_timeout = 60.0
 
     schema = "main"
-    for_update = skip_locked = ""  # not needed, because a transaction locks the whole file
+    for_update = skip_locked = ""  # row locks are not needed, because a transaction locks the whole file
     counters = "(SELECT name, seq AS last FROM sqlite_sequence)"
 
     def __init__(
@@ -143,7 +143,7 @@ class SqliteDatabase:
         self._reader.close()
 
     def release(self) -> None:
-        """Closes a database whose writer has not started."""
+        """Closes the database. Must be called only if the writer has not started."""
         self._reader.close()
 
 
@@ -156,7 +156,10 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Executes a transaction's steps, without BEGIN or COMMIT, and returns its result. Raises apsw.Error."""
+    """Executes the steps of a transaction, and returns its result. Does not execute BEGIN or COMMIT.
+
+    Raises apsw.Error if a step fails.
+    """
     try:
         step = next(transaction)
         while True:
@@ -181,5 +184,5 @@ def _insert_into(table: Table) -> str:
 
 @lru_cache(maxsize=256)
 def translated(sql: str) -> str:
-    """Translates a statement from the shared dialect to SQLite's. A list is bound as a JSON array (see `connect`)."""
+    """Translates a statement from the shared dialect to SQLite. A list is bound as a JSON array (see `connect`)."""
     return _ANY.sub(r"IN (SELECT value FROM json_each(\1))", sql.replace("$", "?"))

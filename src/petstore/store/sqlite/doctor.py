@@ -16,7 +16,7 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-_ID_MAX = 2**62  # no service assigns this many ids, but the ids in a forged file could start close to the maximum
+_ID_MAX = 2**62  # no service ever assigns this many ids, but a forged file could contain a higher last id
 
 Definitions = dict[tuple[str, str], str]  # the SQL for each table and index, keyed by kind and name
 
@@ -40,7 +40,7 @@ def check_database_file(path: Path) -> FileReport:
 
 
 def _report(connection: apsw.Connection) -> FileReport:
-    """Raises apsw.Error."""
+    """Checks an open file. Raises apsw.Error if the file cannot be read."""
     version = 0
     try:
         version = schema_version(connection)
@@ -63,7 +63,7 @@ def _report(connection: apsw.Connection) -> FileReport:
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
-    """Returns how the file's schema differs from the schema of a new file with the same version.
+    """Returns the differences between the file's schema and the schema of a new file with the same version.
 
     A forged file could contain triggers or functions that our statements would run. A missing constraint could cause
     acknowledged animals to be lost.

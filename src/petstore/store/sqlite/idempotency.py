@@ -35,7 +35,7 @@ class IdempotencyRecords:
         self._pruned = 0.0
 
     def find(self, connection: apsw.Connection, adds: list[AddPet]) -> Records:
-        """Returns the records of earlier requests with the same idempotency keys."""
+        """Returns the records that earlier requests with the same idempotency keys have written."""
         names = {add.idempotency_key.name for add in adds if add.idempotency_key}
         if not names:
             return {}
@@ -48,7 +48,7 @@ class IdempotencyRecords:
         return {(key_id, token): (digest, Pet(*pet)) for key_id, token, digest, *pet in rows}
 
     def remember(self, connection: apsw.Connection, adds: list[AddPet]) -> None:
-        """Writes the records for animals that were just added."""
+        """Writes idempotency records for animals that have just been added."""
         records = [
             (*key, add.result.pet.id, *new_pet_row(add.new), add.now)
             for add in adds
@@ -66,5 +66,5 @@ class IdempotencyRecords:
             " (SELECT key_id, token FROM idempotency WHERE created <= ? LIMIT ?)",
             (now - IDEMPOTENCY_LIFETIME, self._bounds.pruned_records),
         )
-        if connection.changes() < self._bounds.pruned_records:  # otherwise, the next batch continues pruning
+        if connection.changes() < self._bounds.pruned_records:  # otherwise, the next batch prunes more records
             self._pruned = now

@@ -10,7 +10,7 @@ from petstore.errors import OperatorError
 from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, known_migrations, pending
 from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
 
-APPLICATION_ID = 0x50657453  # "PetS", in the header of every file written by Petstore 1.0 or later
+APPLICATION_ID = 0x50657453  # "PetS" in ASCII; stored in the header of every file written by Petstore 1.0 or later
 RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the current files"
 KNOWN = known_migrations("sqlite")
 

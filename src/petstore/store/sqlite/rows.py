@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def portions(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Splits rows into portions of at most ROWS_MAX, in order."""
+    """Splits the rows, in order, into portions of at most ROWS_MAX rows."""
     for start in range(0, len(rows), ROWS_MAX):
         yield rows[start : start + ROWS_MAX]
 

@@ -1,4 +1,4 @@
-"""A process's writer: a thread that commits all queued writes in one transaction, with one fsync.
+"""The writer: a thread in each process that commits all queued writes in one transaction, with one fsync.
 
 The event loop queues writes. The thread first waits for the lock that it shares with other processes, and then takes
 the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at every
@@ -35,9 +35,9 @@ from petstore.store.sqlite.idempotency import IdempotencyRecords
 from petstore.store.sqlite.rows import ROWS_MAX, portions, rows_sql
 from petstore.store.writing import AddPet, deliver, first_uses, new_records, newly_added, replay
 
-# If the write-ahead log has more bytes than this, the writer waits for readers, so that SQLite can restart the log.
+# If the write-ahead log is larger than this, the writer waits for readers, so that SQLite can restart the log.
 WAL_MAX = 32 * 1024 * 1024
-CHECKPOINT_TIMEOUT = 0.2  # seconds to wait for readers, while other writers are blocked
+CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers, during which other writers are blocked
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -61,10 +61,10 @@ Write = AddPet | Call
 class BatchResult(NamedTuple):
     """The result of a batch, passed from the thread to the event loop."""
 
-    writes: list[Write]  # each contains its result; excludes writes that were too late
+    writes: list[Write]  # all writes that were not too late, with their results
     changes: Collection[Change] = ()
     reached: Numbers = Numbers()  # the change numbers at the end of the batch
-    first_id: int | None = None  # set if all writes are creates whose results the event loop must set
+    first_id: int | None = None  # the first new animal's id, if the event loop must set the results
     fault: Exception | None = None  # why nothing was written
 
 
@@ -87,9 +87,9 @@ class Writer:
         self._clock = clock
         self._health = Health("store", environment, "write")
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Write] = deque()  # the event loop appends and the thread pops
+        self._waiting: deque[Write] = deque()  # the event loop appends writes, and the thread removes them
         self._in_flight: list[Write] = []  # taken by the thread
-        self._thread_busy = False  # True from waking the thread until its last result is received
+        self._thread_busy = False  # True from when the thread is woken until its last result arrives
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
@@ -157,7 +157,7 @@ class Writer:
         latest = now + self._timeouts.reserve
         self._refuse(write for write in list(self._waiting) if write.deadline <= latest)
         late = [write for write in self._in_flight if write.deadline < now]
-        if late and not self._health.down:  # report this even if all callers have given up
+        if late and not self._health.down:  # report the problem even if no caller is waiting
             self._health.failed("the writer is stuck")
         self._refuse(late)
 
@@ -173,7 +173,7 @@ class Writer:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Waits for queued writes, then stops the thread."""
+        """Waits until all queued writes have finished, and then stops the thread."""
         await self.drain()
         if self._thread_ended is not None:
             self._to_thread.put(False)
@@ -204,7 +204,7 @@ class Writer:
         task.add_done_callback(self._answered)
 
     async def _answer(self, result: BatchResult) -> None:
-        """Announces the changes, then delivers the results."""
+        """Announces the changes, and then delivers the results."""
         failure: Exception | None = None
         try:
             await self._freshness.announce(result.changes, result.reached)
@@ -275,7 +275,7 @@ class Writer:
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
-        """Begins a transaction. Raises apsw.BusyError if it cannot get SQLite's write lock within `timeout` seconds."""
+        """Begins a transaction. Raises apsw.BusyError if it cannot acquire SQLite's lock within `timeout` seconds."""
         set_busy_timeout(connection, min(self._timeouts.step, timeout))
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -298,18 +298,19 @@ class Writer:
             replay(adds, records | new_records(new))
         for write in writes:
             if isinstance(write, Call):
-                connection.execute("SAVEPOINT call")  # so that a failing call does not fail the other writes
+                connection.execute("SAVEPOINT call")  # if the call fails, only its changes are rolled back
                 try:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    if not connection.in_transaction:  # SQLite has rolled it back, for example because the disk is full
+                    # After some errors, such as a full disk, SQLite rolls back the whole transaction.
+                    if not connection.in_transaction:
                         raise
                     connection.execute("ROLLBACK TO call")
                     write.result = translate(error, self._path)
                 connection.execute("RELEASE call")
         reached = Numbers(added=last_id)
-        if changes.difference(ADDED) or len(new) < len(writes):  # the batch did more than add animals
+        if changes.difference(ADDED) or len(new) < len(writes):  # the batch does more than add animals
             if numbering := numbering_sql("main", changes):
                 connection.execute(numbering)
             row: Any = connection.execute(_NUMBERS).fetchall()[0]
@@ -327,7 +328,7 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies the write-ahead log into the file. Called after the results have been passed to the event loop.
+        """Copies the write-ahead log into the database file. Runs after the results have been passed to the event loop.
 
         Overlapping reads can prevent SQLite from restarting the log. If the log becomes too large, waits for readers.
         """
