@@ -201,7 +201,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
                 raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
-            time.sleep(0.01 + os.getpid() % 20 / 1000)  # so that waiting processes retry at different times
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # each waiting process retries at a different time
         yield
     finally:
         os.close(file)
@@ -262,7 +262,7 @@ def _try_shared(file: int, data: Path) -> bool:
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # release the shared lock, because two processes that hold it would wait for each other
+    else:  # release the shared lock, because two processes that both kept it would wait for each other
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -292,7 +292,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
 
 
 def commit_restore(data: Path) -> Path | None:
-    """Replaces the data with the staged files. Returns the subdirectory with the old files, if there were any."""
+    """Replaces the data with the staged files. Returns the subdirectory that now contains the old files, if any."""
     new = data / STAGE / NEW
     for path in (*new.iterdir(), new, data / STAGE):
         sync(path)
@@ -304,8 +304,8 @@ def commit_restore(data: Path) -> Path | None:
 def complete_restore(data: Path) -> Path | None:
     """Moves the files of a committed restore into place. If this is interrupted by a crash, the next call resumes it.
 
-    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory with the old files, if
-    there were any.
+    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory that now
+    contains the old files, if any.
     """
     ready = data / READY
     if not is_directory(ready):

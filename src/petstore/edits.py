@@ -13,7 +13,7 @@ from petstore.errors import OperatorError
 from petstore.wording import when
 
 Unit = tuple[str, ...]  # field names; the first one is also the unit's name
-SOMEONE = "someone else"  # the console replaces this with the operator's name from the audit log
+SOMEONE = "someone else"  # in messages, the console replaces this with the operator's name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 

@@ -27,7 +27,10 @@ def os_errors_of(subject: object) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Like `Path.exists`, but raises PermissionError if access is denied. Python 3.14's `Path.exists` returns False."""
+    """Like `Path.exists`, but raises PermissionError if access is denied.
+
+    In that case, `Path.exists` returns False in Python 3.14 and later.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -63,7 +63,8 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # also writes usage from killed workers
+        # The first flush also writes the admissions that killed workers did not write.
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything loaded so far stays in memory, so the garbage collector does not need to scan it.
@@ -258,7 +259,7 @@ def check_console_packages() -> None:
     try:
         import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
 
-        import petstore.console.app  # noqa: F401  # imports the other packages
+        import petstore.console.app  # noqa: F401  # this import fails if any other required package is missing
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
 

@@ -209,7 +209,7 @@ class Sentinels:
             if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
                 self._links.sort(key=lambda each: each is not link)
                 return found[b"ip"].decode(), int(found[b"port"])
-        raise Unavailable(f"no Sentinel knows the primary of {self._service}: {cause}")
+        raise Unavailable(f"no Sentinel reports a primary for {self._service} that is up: {cause}")
 
     async def close(self) -> None:
         for link in self._links:
