@@ -69,7 +69,7 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Adds the gate's admission counts for these keys, or for all keys, to the keys' usage at time `at`.
+        """Adds the gate's admission counts to the keys' usage at time `at`. If `key_ids` is None, does so for all keys.
 
         Any process may call this at any time, because each admission is added only once. Raises Unavailable if the gate
         or a store is unavailable. In that case, a later call adds the missing admissions.
@@ -122,7 +122,10 @@ def check_recognised(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Creates the data directory or finishes an interrupted restore, and deletes old metrics. Raises OperatorError."""
+    """Creates the data directory if necessary, finishes an interrupted restore, and deletes old metrics.
+
+    Raises OperatorError if this version or this user cannot use the data directory.
+    """
     check_recognised(settings)
     with shared_lock(settings.data):
         pass
@@ -178,7 +181,7 @@ def open_stores_for(
     migrate: bool = True,
     bounds: Bounds | None = None,
 ) -> dict[Environment, Store]:
-    """Opens stores that announce changes to the gate after each commit. Raises OperatorError."""
+    """Opens the stores, which announce changes to the gate after each commit. Raises OperatorError on failure."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
         if gate is not None:

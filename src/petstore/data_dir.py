@@ -1,4 +1,4 @@
-"""The data directory: which files belong to it, who may change it, its locks, and how a restore replaces its files.
+"""The data directory: its files, permissions and locks, and how a restore replaces its files.
 
 If another user could create a symlink in the directory, a command run by root might write to any file of that user's
 choice. The directory must therefore belong to a trusted user, and no one else may have write permission.
@@ -26,7 +26,7 @@ from petstore.files import check_encoding, exists, is_directory, open_file, os_e
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that are kept next to a data file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of auxiliary files, such as live.db-wal
 
 UMASK = 0o077  # every process that creates files here sets this umask, so that only the owner can read the files
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -34,7 +34,7 @@ LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive 
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
-STAGE = "restore.part"  # where a restore prepares its files; can be deleted if no restore is running
+STAGE = "restore.part"  # the directory in which a restore prepares its files; can be deleted if no restore is running
 READY = "restore"  # to commit a restore, STAGE is renamed to READY; the files are then moved into place
 NEW, OLD = "new", "old"
 # These files store the addresses at which the service and the console last listened.
@@ -179,7 +179,7 @@ def check_data(data: Path) -> None:
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """Checks the directory and Petstore's files in it. Returns the paths for which other users have any permission."""
+    """Checks the directory and Petstore's files in it. Returns the paths that other users can access."""
     found = []
     for path in (data, *own_files(data)):
         with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file

@@ -63,7 +63,7 @@ def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Un
 
 
 def differences(before: R, after: R) -> dict[str, Any]:
-    """Returns the new values of the fields that differ."""
+    """Returns the fields whose values have changed, with their new values."""
     values = msgspec.structs.asdict(after)
     return {field: new for field, new in values.items() if new != getattr(before, field)}
 

@@ -19,7 +19,7 @@ from petstore.errors import OperatorError
 
 @contextlib.contextmanager
 def os_errors_of(subject: object) -> Iterator[None]:
-    """Converts an OSError raised in the body to an OperatorError whose message starts with the subject."""
+    """Converts an OSError raised in the `with` block to an OperatorError whose message starts with the subject."""
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the highest possible default threshold
+STRIKES_MAX = 1_000  # the highest threshold that a key can have if the operator has not set one
 
 Window = Literal["minute", "day"]
 
@@ -53,7 +53,7 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The decision about a request, with the values for the rate-limit headers. `wait` becomes Retry-After.
+    """The decision about a request, with the values for the rate-limit headers. `wait` is for Retry-After.
 
     Times are in milliseconds. If the request is refused, `reset` is the time at which requests are admitted again.
     """

@@ -118,7 +118,7 @@ class Service:
     async def _flush_usage(self, *, of_all: bool) -> None:
         """Writes the usage to the store.
 
-        All measures get the same time, so that charts show errors and admissions in the same bar.
+        All measures are written with the same timestamp, so that charts show errors and admissions in the same bar.
         """
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
@@ -147,7 +147,7 @@ def measure_node(settings: Settings) -> None:
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # with PostgreSQL, any such file is left over from an earlier embedded store
+    if embedded_store:  # with PostgreSQL, any LAST_BACKUP file was left behind by an earlier SQLite store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -169,7 +169,8 @@ def serve(settings: Settings) -> None:
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        predecessor = Handover.from_environment()  # must follow everything that can fail; see keep_previous_workers
+        # Take the handover last, because keep_previous_workers needs it if anything above fails.
+        predecessor = Handover.from_environment()
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
@@ -313,7 +314,7 @@ class AsgiService:
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # if this were raised, the server would assume that lifespan is not supported
+            except Exception as error:  # if it were raised, the server would assume that lifespan is not supported
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

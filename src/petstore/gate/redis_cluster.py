@@ -72,9 +72,9 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Returns links to the servers that store records. The keys are the names to show in messages.
+        """Returns a link to each server that stores records, with the name to show for that server in messages.
 
-        Raises Unavailable.
+        Raises Unavailable if the slots cannot be loaded, or if a slot has no owner.
         """
         await self._ensure_slots()
         if None in self._owners:

@@ -153,8 +153,8 @@ def back_up(
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
     """Verifies a backup and replaces the data with it.
 
-    After a crash, the data directory contains either the old or the new data, never a mix. Raises OperatorError without
-    changing the data.
+    After a crash, the data directory contains either the old or the new data, never a mix. If the data
+    cannot be replaced, raises OperatorError and leaves it unchanged.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
