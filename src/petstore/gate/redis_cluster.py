@@ -94,7 +94,7 @@ class ClusterLink:
         server = self._owners[_slot(script.VERSIONS_RECORD)]
         if server is None:
             self._refresh_soon()
-            raise Unavailable("none of the gate's shards owns the slot that contains the versions")
+            raise Unavailable("no shard of the Redis Cluster owns the slot that contains the versions")
         command, announce_all = (
             script.script_command([script.VERSIONS_RECORD], now, bans, bits, [])
             for bits in (announced, script.ALL_CHANGES)
@@ -132,7 +132,7 @@ class ClusterLink:
 
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
         """Sends the commands to their shards concurrently. Returns a reply or an error for each command."""
-        replies: list[Any] = [Unavailable("none of the gate's shards owns this slot")] * len(commands)
+        replies: list[Any] = [Unavailable("no shard of the Redis Cluster owns this slot")] * len(commands)
         commands_of: dict[ServerAddress, list[int]] = {}  # for each server, the indexes of its commands
         for number, name in enumerate(names):
             server = self._owners[_slot(name)]
@@ -182,7 +182,7 @@ class ClusterLink:
     ) -> list[Any]:
         """Sends the commands and returns a reply or an error for each. For `if_new`, see `SingleLink.replies`."""
         if server in self._down:
-            return [Unavailable("one of the gate's shards is down")] * len(commands)
+            return [Unavailable("a shard of the Redis Cluster is down")] * len(commands)
         try:
             async with time_limit(SHARD_TIMEOUT):
                 replies = await self._link(server).replies(commands, if_new)
@@ -210,7 +210,7 @@ class ClusterLink:
 
     async def _load_slots(self) -> None:
         """Loads the owners of the slots from the first seed that responds. Raises Unavailable if none responds."""
-        failure = Unavailable("none of the gate's shards responds")
+        failure = Unavailable("no shard of the Redis Cluster responds")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
                 async with time_limit(SLOTS_TIMEOUT):
