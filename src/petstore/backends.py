@@ -23,7 +23,8 @@ from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
-TOTALS_MAX = 250  # admission totals per transaction; creates wait for the write lock, so transactions must be short
+# How many admission totals to add per transaction. Transactions must be short, because creates wait for them.
+TOTALS_MAX = 250
 
 
 class Backends:
@@ -38,12 +39,12 @@ class Backends:
         migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
-        """Opens the backends. Raises OperatorError or Unavailable.
+        """Opens the backends. On failure, raises OperatorError or Unavailable.
 
         If `alone` is true, takes the exclusive lock, so that no other process can use the data directory. `serving` is
         true for the service and false for operators' commands. If `migrate` is false, no store is created or migrated.
-        If the store and the gate are both on servers, only the service uses the data directory. It needs the directory
-        for the fallback.
+        If the store is in PostgreSQL and the gate is in Redis, only the service uses the data directory, which then
+        contains the file for the fallback.
         """
         self._settings = settings
         self._locked = serving or settings.store is None or settings.gate is None
@@ -68,7 +69,7 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Adds the gate's admission counts for these keys, or for all keys, to the keys' usage at time `at`.
+        """Adds the gate's admission counts to the keys' usage at time `at`. If `key_ids` is None, does so for all keys.
 
         Any process may call this at any time, because each admission is added only once. Raises Unavailable if the gate
         or a store is unavailable. In that case, a later call adds the missing admissions.
@@ -104,7 +105,7 @@ async def check_copied(stores: Mapping[Environment, Store]) -> None:
 
 
 def _close_soon(gate: Gate) -> None:
-    """Closes the gate in the background. Used if the stores cannot be opened."""
+    """Closes the gate in the background. Called if the stores cannot be opened."""
     closing = asyncio.get_running_loop().create_task(gate.close())
     closing.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -112,7 +113,7 @@ def _close_soon(gate: Gate) -> None:
 def check_recognised(settings: Settings) -> None:
     """Raises OperatorError if this version cannot use the data files. Must be called before changing any file."""
     check_ours(settings.data)
-    check_safe(settings.data)  # rejects pipes, because opening a pipe would block
+    check_safe(settings.data)  # also rejects pipes, because opening a pipe would block
     if settings.store is None:
         from petstore.store.sqlite import migrations
 
@@ -121,7 +122,10 @@ def check_recognised(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> None:
-    """Creates the data directory or finishes an interrupted restore, and deletes old metrics. Raises OperatorError."""
+    """Creates the data directory if necessary, finishes an interrupted restore, and deletes old metrics.
+
+    Raises OperatorError if this version or this user cannot use the data directory.
+    """
     check_recognised(settings)
     with shared_lock(settings.data):
         pass
@@ -132,7 +136,7 @@ def prepare(settings: Settings) -> None:
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     """Renames the gate file if it is damaged. If `thoroughly` is true, reads the whole file to detect any damage.
 
-    Raises OperatorError.
+    Raises OperatorError if the data directory is not safe, or if this version or this user cannot use the file.
     """
     check_safe(settings.data)
     path = gate_file(settings.gate, settings.data)
@@ -162,7 +166,7 @@ def mark_gate_clean(settings: Settings) -> None:
 
 
 def open_gate_for(settings: Settings) -> Gate:
-    """Opens the gate that the settings specify. Raises OperatorError."""
+    """Opens the gate that the settings specify. For the exceptions, see `open_gate`."""
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
     given_clock = settings.clock_file is not None
     policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
@@ -177,7 +181,7 @@ def open_stores_for(
     migrate: bool = True,
     bounds: Bounds | None = None,
 ) -> dict[Environment, Store]:
-    """Opens stores that announce changes to the gate after each commit. Raises OperatorError."""
+    """Opens the stores, which announce changes to the gate after each commit. Raises OperatorError on failure."""
 
     async def announce(environment: Environment, changes: Collection[Change]) -> None:
         if gate is not None:

@@ -1,4 +1,4 @@
-"""The data directory: which files belong to it, who may change it, its locks, and how a restore replaces its files.
+"""The data directory: its files, permissions and locks, and how a restore replaces its files.
 
 If another user could create a symlink in the directory, a command run by root might write to any file of that user's
 choice. The directory must therefore belong to a trusted user, and no one else may have write permission.
@@ -26,7 +26,7 @@ from petstore.files import check_encoding, exists, is_directory, open_file, os_e
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
-COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of the files that are kept next to a data file
+COMPANIONS = ("-wal", "-shm", "-lock", "-boot")  # suffixes of auxiliary files, such as live.db-wal
 
 UMASK = 0o077  # every process that creates files here sets this umask, so that only the owner can read the files
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -34,7 +34,7 @@ LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive 
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
-STAGE = "restore.part"  # where a restore prepares its files; can be deleted if no restore is running
+STAGE = "restore.part"  # the directory in which a restore prepares its files; can be deleted if no restore is running
 READY = "restore"  # to commit a restore, STAGE is renamed to READY; the files are then moved into place
 NEW, OLD = "new", "old"
 # These files store the addresses at which the service and the console last listened.
@@ -179,7 +179,7 @@ def check_data(data: Path) -> None:
 
 
 def readable_by_others(data: Path) -> list[Path]:
-    """Checks the directory and Petstore's files in it. Returns the paths for which other users have any permission."""
+    """Checks the directory and Petstore's files in it. Returns the paths that other users can access."""
     found = []
     for path in (data, *own_files(data)):
         with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file
@@ -201,7 +201,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
                 raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
-            time.sleep(0.01 + os.getpid() % 20 / 1000)  # so that waiting processes retry at different times
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # each waiting process retries at a different time
         yield
     finally:
         os.close(file)
@@ -262,7 +262,7 @@ def _try_shared(file: int, data: Path) -> bool:
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # release the shared lock, because two processes that hold it would wait for each other
+    else:  # release the shared lock, because two processes that both kept it would wait for each other
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -292,7 +292,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
 
 
 def commit_restore(data: Path) -> Path | None:
-    """Replaces the data with the staged files. Returns the subdirectory with the old files, if there were any."""
+    """Replaces the data with the staged files. Returns the subdirectory that now contains the old files, if any."""
     new = data / STAGE / NEW
     for path in (*new.iterdir(), new, data / STAGE):
         sync(path)
@@ -304,8 +304,8 @@ def commit_restore(data: Path) -> Path | None:
 def complete_restore(data: Path) -> Path | None:
     """Moves the files of a committed restore into place. If this is interrupted by a crash, the next call resumes it.
 
-    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory with the old files, if
-    there were any.
+    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory that now
+    contains the old files, if any.
     """
     ready = data / READY
     if not is_directory(ready):

@@ -13,7 +13,7 @@ from petstore.errors import OperatorError
 from petstore.wording import when
 
 Unit = tuple[str, ...]  # field names; the first one is also the unit's name
-SOMEONE = "someone else"  # the console replaces this with the operator's name from the audit log
+SOMEONE = "someone else"  # in messages, the console replaces this with the operator's name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -63,7 +63,7 @@ def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Un
 
 
 def differences(before: R, after: R) -> dict[str, Any]:
-    """Returns the new values of the fields that differ."""
+    """Returns the fields whose values have changed, with their new values."""
     values = msgspec.structs.asdict(after)
     return {field: new for field, new in values.items() if new != getattr(before, field)}
 

@@ -19,7 +19,7 @@ from petstore.errors import OperatorError
 
 @contextlib.contextmanager
 def os_errors_of(subject: object) -> Iterator[None]:
-    """Converts an OSError raised in the body to an OperatorError whose message starts with the subject."""
+    """Converts an OSError raised in the `with` block to an OperatorError whose message starts with the subject."""
     try:
         yield
     except OSError as error:
@@ -27,7 +27,10 @@ def os_errors_of(subject: object) -> Iterator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Like `Path.exists`, but raises PermissionError if access is denied. Python 3.14's `Path.exists` returns False."""
+    """Like `Path.exists`, but raises PermissionError if access is denied.
+
+    In that case, `Path.exists` returns False in Python 3.14 and later.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -66,7 +66,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.revoked is None and self.suspended is None and (self.expires is None or now < self.expires)
 
     def state(self, now: float) -> Literal["active", "suspended", "expired", "revoked"]:
-        """Returns the state. Does not consider bans, which are stored only in the gate."""
+        """Returns the key's state. Does not consider bans, which are stored only in the gate."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and now >= self.expires:

@@ -217,9 +217,9 @@ def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None)
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _strictly(body, unknown_fault)
-    # msgspec is several times faster than the strict parser, but accepts duplicate members. A body without escapes has
-    # six quotes for name and categoryId, and four more for status. If the number of quotes differs, a member may be
-    # duplicated, so use the strict parser.
+    # msgspec is several times faster than the strict parser, but accepts duplicate members. A body without escapes
+    # contains six quotes for name and categoryId, and four more for status. If the number of quotes differs, a member
+    # may be duplicated, so use the strict parser.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
         return _strictly(body, unknown_fault)
     name = plain.name
@@ -273,7 +273,7 @@ class _NotANumber(Exception):
 
 
 def _place(before: str) -> str:
-    """Returns the position that follows the text `before`, as a line and a column counted from 1."""
+    """Returns the position directly after `before`, as a line and a column that are counted from 1."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 

@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the highest possible default threshold
+STRIKES_MAX = 1_000  # the highest threshold that a key can have if the operator has not set one
 
 Window = Literal["minute", "day"]
 
@@ -53,7 +53,7 @@ class Outcome(IntEnum):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The decision about a request, with the values for the rate-limit headers. `wait` becomes Retry-After.
+    """The decision about a request, with the values for the rate-limit headers. `wait` is for Retry-After.
 
     Times are in milliseconds. If the request is refused, `reset` is the time at which requests are admitted again.
     """
@@ -113,7 +113,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
         else:
             day_start, day_used = now, 1
         after = _new(Windows, (minute_start, minute_used, day_start, day_used, 0, ban_start, ban_end, bans))
-        if day_left <= minute_left:  # if both are equal, the headers show the longer window
+        if day_left <= minute_left:  # in a tie, the headers describe the longer window
             return after, Decision(ADMITTED, "day", per_day, day_left - 1, day_start + DAY, day_start + DAY - now)
         reset = minute_start + MINUTE
         return after, Decision(ADMITTED, "minute", per_minute, minute_left - 1, reset, reset - now)
@@ -148,7 +148,7 @@ def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
     """Decides whether to admit a request from an address.
 
-    Returns the start and the count of the window to store, and the decision.
+    Returns the start of the window to store, the number of requests counted in it, and the decision.
     """
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0
@@ -168,5 +168,5 @@ def used(w: Windows, now: int) -> Used:
 
 
 def lifted(w: Windows) -> Windows:
-    """Returns the windows after removing the ban, the strikes and the number of earlier bans."""
+    """Returns the windows with the ban removed, and with strikes and earlier bans reset to zero."""
     return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)

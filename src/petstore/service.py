@@ -63,7 +63,8 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))  # also writes usage from killed workers
+        # The first flush also writes the admissions that killed workers did not write.
+        self._flushing = asyncio.create_task(self._flush_usage(of_all=True))
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
         # Everything loaded so far stays in memory, so the garbage collector does not need to scan it.
@@ -117,7 +118,7 @@ class Service:
     async def _flush_usage(self, *, of_all: bool) -> None:
         """Writes the usage to the store.
 
-        All measures get the same time, so that charts show errors and admissions in the same bar.
+        All measures are written with the same timestamp, so that charts show errors and admissions in the same bar.
         """
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
@@ -146,7 +147,7 @@ def measure_node(settings: Settings) -> None:
     backends = "sqlite" if embedded_store else "postgresql", "lmdb" if embedded_gate else "redis"
     metrics.BUILD_INFO.set(1, __version__, *backends)
     metrics.FREE_BYTES.set(shutil.disk_usage(settings.data).free)
-    if embedded_store:  # with PostgreSQL, any such file is left over from an earlier embedded store
+    if embedded_store:  # with PostgreSQL, any LAST_BACKUP file was left behind by an earlier SQLite store
         with contextlib.suppress(FileNotFoundError):
             metrics.LAST_BACKUP.set((settings.data / LAST_BACKUP).stat().st_mtime)
     for environment in ENVIRONMENTS if embedded_store else ():
@@ -168,7 +169,8 @@ def serve(settings: Settings) -> None:
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        predecessor = Handover.from_environment()  # must follow everything that can fail; see keep_previous_workers
+        # Take the handover last, because keep_previous_workers needs it if anything above fails.
+        predecessor = Handover.from_environment()
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)
     if code:
@@ -258,7 +260,7 @@ def check_console_packages() -> None:
     try:
         import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
 
-        import petstore.console.app  # noqa: F401  # imports the other packages
+        import petstore.console.app  # noqa: F401  # this import fails if any other required package is missing
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
 
@@ -312,7 +314,7 @@ class AsgiService:
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # if this were raised, the server would assume that lifespan is not supported
+            except Exception as error:  # if it were raised, the server would assume that lifespan is not supported
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

@@ -28,7 +28,7 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Each key's usage per day and the total usage per hour are kept forever. Usage for shorter intervals expires.
+# Usage per day for each key and total usage per hour are kept forever. Usage for shorter intervals expires.
 MINUTES_KEPT = 2 * HOUR  # how long each key's usage per minute is kept
 USAGE_DAYS = 400  # by default, each key's usage per hour is kept for this many days
 TOTAL_MINUTES_KEPT = 26 * HOUR  # how long the total usage per minute is kept
@@ -81,7 +81,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """How many requests were counted in one measure, either for all keys together or without a valid key.
+    """How many requests were counted in one measure, either with any valid key or without a valid key.
 
     The interval began at `start` (Unix seconds).
     """

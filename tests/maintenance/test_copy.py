@@ -147,7 +147,7 @@ def test_a_gate_with_counters_is_refused(tmp_path: Path) -> None:
     before = busy.act(everything)
     for _ in range(2):
         message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
-        assert "already has counters" in message
+        assert "already contains counters" in message
     assert busy.act(everything) == before
     assert target.act(lambda backends: backends.stores["live"].transfer.copying_from()) is None
 

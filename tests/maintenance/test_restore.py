@@ -75,7 +75,7 @@ def restore(commands: Commands, source: Path) -> None:
 def test_restore_over_data_needs_force_and_keeps_the_old_data(old: Commands, file: Path) -> None:
     before = state(old.data)
     message = old.fails_in_one_line("restore", str(file))
-    assert "already has Petstore data" in message and "--force" in message
+    assert "already contains Petstore data" in message and "--force" in message
     assert state(old.data) == before
     restored = old.json("restore", str(file), "--force")
     assert names(old) == ["New"]

@@ -22,7 +22,7 @@ from petstore.usage import AdmissionTotal
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
 VALID_SECONDS = 30 * 86_400  # how many seconds a mark set by `mark_valid` lasts
-DIGEST_LENGTH = 16  # a mark is named after this many bytes of the key's digest
+DIGEST_LENGTH = 16  # how many bytes of the key's digest are used as the name of its mark
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
@@ -165,7 +165,7 @@ async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
 def bucket_of(address: str) -> bytes:
     """Returns the bytes of an IPv4 address, or of the /64 network that contains an IPv6 address.
 
-    Clients with IPv6 usually have a whole /64 network.
+    An IPv6 client can usually use any address in its /64 network.
     """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

@@ -23,8 +23,8 @@ class FallbackGate:
     """Uses Redis or, during an outage, a file shared by this node's workers.
 
     During an outage, limits apply to each node separately, and workers reread keys once a second. Every request gets
-    unique versions of the catalogue, so that no page is served from the cache. The file's version of the keys never
-    equals the version in Redis, so a worker also rereads each key when an outage begins and when it ends.
+    unique versions of the catalogue, so that no page is served from the cache. The version number of the keys
+    in the file never equals the one in Redis, so workers also reread each key when an outage begins and when it ends.
 
     If one shard of a Cluster fails, the file is used only for that shard's keys.
     """
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. If the error is QueueFull, raises the error instead, because Redis is available."""
+        """Returns the fallback. If the error is QueueFull, Redis is still available, so raises the error instead."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

@@ -37,16 +37,16 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records that a sweep checks per transaction, which blocks the event loop for half a millisecond
-SWEEP_BATCHES_MAX = 40  # batches per sweep
-SWEEP_PERIOD = 120  # every record is checked once in this many sweeps; there is one sweep per second
+SWEEP_BATCH = 250  # records to check per transaction, which blocks the event loop for about half a millisecond
+SWEEP_BATCHES_MAX = 40  # the maximum number of batches per sweep
+SWEEP_PERIOD = 120  # how many sweeps it takes to check every record once; there is one sweep per second
 READ_BATCH = 1_000
-STEPS_MAX = 100  # steps per transaction; this many steps can block other workers for about 300 µs
+STEPS_MAX = 100  # the maximum number of steps per transaction; 100 steps block other workers for about 300 µs
 
 # The first byte of a record's name is the kind of record. Only address records and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
-_versions = struct.Struct(f"<{len(CHANGES)}Q")  # one version for each of CHANGES: added, edited, keys
+_versions = struct.Struct(f"<{len(CHANGES)}Q")  # one version number for each kind of change
 _valid = struct.Struct("<q")  # when the mark expires
 _NEW_ADDRESS = _address.pack(0, 0)
 
@@ -370,7 +370,7 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """Opens or creates the file, and holds a lock that keeps others from opening or enlarging it. Raises OSError.
+    """Opens or creates the file, and keeps other processes from opening or enlarging it. Raises OSError.
 
     LMDB truncates the file to the size that it maps. Without this lock, another process could enlarge the file after
     this process has read its size, and this process would then truncate the file.

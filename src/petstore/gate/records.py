@@ -16,14 +16,14 @@ from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
 _origin = struct.Struct("<2q")  # the environment's index, and the epoch, which is 0 if nothing has been counted
-_count = struct.Struct("<q")  # the number of admissions for one operation; counts are in the order of operation numbers
+_count = struct.Struct("<q")  # how many requests for one operation have been admitted; counts are ordered by number
 _WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
 SIZE_MAX = 4096  # much larger than any valid record
-COUNT_MAX = 2**53  # Lua numbers are doubles, which cannot represent all larger integers
+COUNT_MAX = 2**53  # numbers in Lua are doubles, which cannot represent every larger integer
 # Returns a plain tuple, because creating a named tuple would take as long as `admit` itself.
 unpack_fields = _windows.unpack_from
 

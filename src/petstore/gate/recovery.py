@@ -51,12 +51,12 @@ def mark_clean(path: Path) -> None:
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """Whether the note shows that the file has not been damaged by a power cut. Does not read the file.
 
-    `in_use` says whether a process is using the file. If so, the machine cannot have rebooted since the note was
+    Set `in_use` if a process is using the file. In that case, the machine cannot have rebooted since the note was
     written, so an unknown boot id is treated as the current boot id.
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # there is no note yet, or it is not readable, which will be reported when the file is opened
+    except OSError:  # there is no note yet, or it is not readable; opening the file will report any error
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 

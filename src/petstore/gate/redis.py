@@ -29,7 +29,7 @@ from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = CLIENT.gate
 PROBE_INTERVAL = 0.2  # seconds between attempts to reach Redis while it is down
-BATCH_MAX = 500  # calls per batch; Redis serves no other client while it runs a batch
+BATCH_MAX = 500  # the maximum number of calls per batch; Redis serves no other client while it runs a batch
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
@@ -47,7 +47,7 @@ class Batch:
     def __init__(self, calls: list[ScriptCall]) -> None:
         self.calls = calls
         self.announced = 0  # the changes to announce, with one bit for each version
-        self.versions: list[asyncio.Future[Versions]] = []  # for callers that are waiting for the versions
+        self.versions: list[asyncio.Future[Versions]] = []  # futures of callers that are waiting for the versions
 
     def fail(self, error: Exception) -> None:
         futures: list[asyncio.Future[Any]] = [*(call.future for call in self.calls), *self.versions]
@@ -77,7 +77,7 @@ class RedisGate:
         self._next = Batch([])
         self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
-        self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
+        self._probe: asyncio.Task[None] | None = None  # while Redis is down, checks whether it is up again
         # After an outage or a failover, versions may have been lost, so the next batch announces all changes.
         self._announce_all = True
         self._closed = False
@@ -205,7 +205,7 @@ class RedisGate:
     async def _versions_after(self, announced: int) -> Versions:
         """Announces changes in the next batch and returns the versions.
 
-        Changes do not count toward the queue's limit, because a batch stores all of them in one number.
+        Changes do not count toward the queue's limit, because a batch represents all of them as bits of one number.
         """
         self._check_up()
         versions: asyncio.Future[Versions] = self._loop.create_future()
@@ -248,7 +248,7 @@ class RedisGate:
 
     async def _run_batch(self, batch: Batch) -> None:
         announced = script.ALL_CHANGES if self._announce_all else batch.announced
-        self._announce_all = True  # for the next batch, in case this batch fails
+        self._announce_all = True  # if this batch fails, the next batch announces all changes
         now = str(int(self._now * SECOND)) if self._given_clock else ""
         async with time_limit(BATCH_TIMEOUT):
             versions, results = await self._link.run_script(now, self._bans, announced, batch.calls)

@@ -19,12 +19,12 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds to wait for one shard, which delays the results from the other shards
+SHARD_TIMEOUT = 0.6  # seconds to wait for one shard; the other shards' results are delayed until then
 SLOTS_TIMEOUT = 0.3  # seconds for a probe, or for loading the slots from one server
 REFRESH_INTERVAL = 0.2  # seconds between refreshes while a shard is down or a slot has no owner
 REDIRECTS_MAX = 20  # how many redirects to follow for one command; a slot may move several times
 
-_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # only the first value, the outcome, is used
+_OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # a result with the outcome OUTDATED; the other values are not used
 
 
 class ClusterLink:
@@ -72,9 +72,9 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Returns links to the servers that store records. The keys are the names to show in messages.
+        """Returns a link to each server that stores records, with the name to show for that server in messages.
 
-        Raises Unavailable.
+        Raises Unavailable if the slots cannot be loaded, or if a slot has no owner.
         """
         await self._ensure_slots()
         if None in self._owners:
@@ -94,7 +94,7 @@ class ClusterLink:
         server = self._owners[_slot(script.VERSIONS_RECORD)]
         if server is None:
             self._refresh_soon()
-            raise Unavailable("no shard of the gate owns the slot of the versions")
+            raise Unavailable("no shard of the Redis Cluster owns the slot that contains the versions")
         command, announce_all = (
             script.script_command([script.VERSIONS_RECORD], now, bans, bits, [])
             for bits in (announced, script.ALL_CHANGES)
@@ -110,7 +110,7 @@ class ClusterLink:
         self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
     ) -> list[ScriptResult | Unavailable]:
         results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
-        calls_of: dict[str, list[int]] = {}  # the indexes of the calls for each record
+        calls_of: dict[str, list[int]] = {}  # for each record, the indexes of its calls
         for number, call in enumerate(calls):
             if not script.is_outdated(call, versions):
                 calls_of.setdefault(call.record, []).append(number)
@@ -132,8 +132,8 @@ class ClusterLink:
 
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
         """Sends the commands to their shards concurrently. Returns a reply or an error for each command."""
-        replies: list[Any] = [Unavailable("no shard of the gate owns this slot")] * len(commands)
-        commands_of: dict[ServerAddress, list[int]] = {}  # the indexes of the commands for each server
+        replies: list[Any] = [Unavailable("no shard of the Redis Cluster owns this slot")] * len(commands)
+        commands_of: dict[ServerAddress, list[int]] = {}  # for each server, the indexes of its commands
         for number, name in enumerate(names):
             server = self._owners[_slot(name)]
             if server is not None:
@@ -180,9 +180,9 @@ class ClusterLink:
     async def _exchange(
         self, server: ServerAddress, commands: Sequence[Command], if_new: IfNew | None = None
     ) -> list[Any]:
-        """Sends the commands and returns a reply or an error for each. `SingleLink.replies` documents `if_new`."""
+        """Sends the commands and returns a reply or an error for each. For `if_new`, see `SingleLink.replies`."""
         if server in self._down:
-            return [Unavailable("a shard of the gate is down")] * len(commands)
+            return [Unavailable("a shard of the Redis Cluster is down")] * len(commands)
         try:
             async with time_limit(SHARD_TIMEOUT):
                 replies = await self._link(server).replies(commands, if_new)
@@ -210,19 +210,19 @@ class ClusterLink:
 
     async def _load_slots(self) -> None:
         """Loads the owners of the slots from the first seed that responds. Raises Unavailable if none responds."""
-        failure = Unavailable("no shard of the gate responds")
+        failure = Unavailable("no shard of the Redis Cluster responds")
         for server in [seed for seed in self._seeds if seed not in self._down]:
             try:
                 async with time_limit(SLOTS_TIMEOUT):
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # there may not be enough time to ask all seeds, so try the others first
+                self._ask_last(server)  # the next attempt may not have enough time to ask all seeds
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
             self._seeds = list(dict.fromkeys([server, *filter(None, self._owners), *self._hosts]))
-            if None in self._owners:  # perhaps this server has been removed from the Cluster
+            if None in self._owners:  # this server may have been removed from the Cluster
                 self._ask_last(server)
             await self._close_unused_links()
             return

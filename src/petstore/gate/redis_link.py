@@ -55,7 +55,7 @@ def unavailable(error: Exception) -> Unavailable:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raises Unavailable if the body takes longer than this many seconds."""
+    """Raises Unavailable if the `with` block takes longer than this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -100,7 +100,7 @@ class SingleLink:
         return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
-        """Returns links to the servers that store records. The keys are the names to show in messages."""
+        """Returns a link to each server that stores records, with the name to show for that server in messages."""
         return {"Redis": self}
 
     @property
@@ -209,7 +209,7 @@ class Sentinels:
             if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
                 self._links.sort(key=lambda each: each is not link)
                 return found[b"ip"].decode(), int(found[b"port"])
-        raise Unavailable(f"no Sentinel knows the primary of {self._service}: {cause}")
+        raise Unavailable(f"no Sentinel reports a primary for {self._service} that is up: {cause}")
 
     async def close(self) -> None:
         for link in self._links:

@@ -18,7 +18,7 @@ from petstore.rate_limits import Decision, Outcome, Window, Windows
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, ...]  # all versions, in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # a decision's outcome, window, limit, remaining, reset and wait
-# The versions, and a result for each call. If one shard of a Cluster fails, the result of its calls is Unavailable.
+# The versions, and a result for each call. If a Cluster's shard fails, each of its calls results in Unavailable.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
@@ -29,7 +29,7 @@ SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  
 KEY_LIVE, KEY_STAGING, ADDRESS, PEEK, LIFT, MARK, IS_MARKED = range(7)
 KEY_OPERATION: dict[Environment, int] = {"live": KEY_LIVE, "staging": KEY_STAGING}
 _KEY_ENVIRONMENT = {operation: environment for environment, operation in KEY_OPERATION.items()}
-OUTDATED = 3  # the outcome of a call with an old version of the keys
+OUTDATED = 3  # the outcome of a call whose `keys_version` is out of date
 
 # The number in the prefix is the version of the record format. Increment it whenever the format changes.
 PREFIX = "petstore/1/"

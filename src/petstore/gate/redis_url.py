@@ -72,7 +72,7 @@ def _servers(url: str) -> list[ServerAddress]:
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         host, _, port = server.rpartition(":")
         if not host or not port.isdigit():
-            raise ValueError(f"{server}: give host:port, separated by commas")
+            raise ValueError(f"{server}: write each server as host:port, separated by commas")
         servers.append((host.strip("[]"), int(port)))
     return servers
 

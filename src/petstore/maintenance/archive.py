@@ -22,7 +22,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
-READ_MAX = 4 * CHUNK  # the most bytes that zipfile may read at a time
+READ_MAX = 4 * CHUNK  # the maximum number of bytes that zipfile may read at a time
 CHECKSUM = 64  # hexadecimal digits in the SHA-256, which is stored in the zip file's comment
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -159,7 +159,10 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 class _BoundedFile(io.FileIO):
-    """Rejects large reads. zipfile reads the whole list of members into memory, and a forged list may be huge."""
+    """A file that rejects large reads.
+
+    zipfile reads the whole list of members into memory, and the list in a forged backup may be huge.
+    """
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Raises BadZipFile if more than READ_MAX bytes would be read."""

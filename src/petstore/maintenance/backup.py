@@ -56,8 +56,8 @@ class Kept(NamedTuple):
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
     """Writes and verifies a backup named after the current time. Keeps the newest `keep` backups and deletes the rest.
 
-    Ignores files that are not named like a backup. If the backup fails, deletes nothing. Raises OperatorError and
-    Unavailable.
+    Ignores files whose names were not chosen by this function. If the backup fails, deletes nothing. Raises
+    OperatorError or Unavailable on failure.
     """
     _check_source(settings, directory / "petstore.dump")
     check_encoding(directory)
@@ -103,7 +103,7 @@ def _next_name(directory: Path) -> Path:
 
 
 def _time_of(name: str) -> int:
-    """Returns the time in a backup's file name in Unix seconds, or 0 if the file is not named like a backup."""
+    """Returns the time in a backup's file name in Unix seconds, or 0 if this is not the name of a backup."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -116,7 +116,8 @@ def back_up(
 ) -> Manifest:
     """Writes a backup to `target`. If `verified` is true, reads it back and verifies it.
 
-    Raises OperatorError and Unavailable. If writing fails, `target` is unchanged. If verification fails, it is deleted.
+    Raises OperatorError or Unavailable on failure. If writing fails, `target` is unchanged. If verification fails,
+    `target` is deleted.
     """
     _check_source(settings, target)
     _check_target(target, settings.data, force)
@@ -152,8 +153,8 @@ def back_up(
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
     """Verifies a backup and replaces the data with it.
 
-    After a crash, the data directory contains either the old or the new data, never a mix. Raises OperatorError without
-    changing the data.
+    After a crash, the data directory contains either the old or the new data, never a mix. If the data
+    cannot be replaced, raises OperatorError and leaves it unchanged.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
@@ -162,8 +163,8 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
     with data_dir.exclusive_lock(settings.data):
         if data_dir.has_data(settings.data) and not force:
             raise OperatorError(
-                f"--data {settings.data}: already has Petstore data; choose an empty directory, or replace the data"
-                " with --force"
+                f"--data {settings.data}: already contains Petstore data; choose an empty directory, or replace the"
+                " data with --force"
             )
         _check_space(settings.data, f"--data {settings.data}", manifest)
         with data_dir.stage_restore(settings.data) as new:
@@ -287,7 +288,7 @@ def how_to_back_up_postgresql(url: str, target: Path) -> str:
         "the store is in PostgreSQL; back it up with its own tool, which works while the service runs:\n"
         f"  pg_dump --format=custom --schema='petstore_*' {shlex.join([f'--file={target}', without_password(url)])}\n"
         "Redis needs no backup. Its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
-        "Without that file, all windows start again."
+        "Without that file, all of these are lost when Redis restarts."
     )
 
 

@@ -17,7 +17,7 @@ Progress = Callable[[int], None]  # called after each batch with the number of r
 
 
 class Copied(NamedTuple):
-    """The number of rows and the checksum of one copied table, or of the quotas."""
+    """How many rows were copied, and their checksum. `what` is a table in an environment, or the quotas."""
 
     what: str
     rows: int
@@ -60,13 +60,15 @@ async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> 
     for environment, store in stores.items():
         source = await store.transfer.copying_from()
         if source is not None:
-            raise OperatorError(f"the target has an unfinished copy of {source}; empty it first: {how_to_empty}")
+            raise OperatorError(f"the target contains an unfinished copy of {source}; empty it first: {how_to_empty}")
         for table in TABLES:
             if await store.transfer.rows(table, None, 1):
-                raise OperatorError(f"the target already has {table.name} in {environment}; choose an empty target")
+                raise OperatorError(
+                    f"the target already contains {table.name} in {environment}; choose an empty target"
+                )
     if gate is not None:
         async for _ in gate.all_windows():
-            raise OperatorError("the target gate already has counters; choose an empty gate")
+            raise OperatorError("the target gate already contains counters; choose an empty gate")
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:

@@ -96,7 +96,7 @@ async def _store(settings: Settings, clocks: list[str]) -> list[Finding]:
         found.append(Finding(f"store, {environment}", seen.faults, about))
         ahead = (seen.newest or 0.0) - time.time()
         if ahead > FUTURE:
-            clocks.append(f"the newest record of {environment} is {ahead:.0f} s in the future; was the clock set back?")
+            clocks.append(f"the newest record in {environment} is {ahead:.0f} s in the future; was the clock set back?")
     return found
 
 
@@ -154,7 +154,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
                 users = user_name(owner), user_name(directory.st_uid)
-                fault = f"{path.name} belongs to {users[0]}, the directory to {users[1]}"
+                fault = f"{path.name} belongs to {users[0]}, but the directory belongs to {users[1]}"
                 faults.append(f"{fault}; as root, run `chown {users[1]} {shlex.quote(str(path))}`")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are unreliable; move it to a local disk")

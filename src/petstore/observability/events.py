@@ -14,11 +14,12 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request. `operation` is the operation it is counted for, `key` is the key's id, and `pet` is the id of the"
-        " added animal. Logged only with `--access-log`."
+        "One request. `operation` is the name under which the request is counted, `key` is the key's id, and `pet` is"
+        " the id of the added animal. Logged only with `--access-log`."
     ),
     "unavailable": LogEvent(
-        "A request got a 503; see `cause`. Logged at most once per second for each cause; `others` counts the rest.",
+        "A request got a 503; see `cause`. Logged at most once per second for each cause. `others` counts the requests"
+        " that were not logged.",
         UNAVAILABLE,
     ),
     "internal error": LogEvent("A request failed because of a bug; see `trace` and `request`.", BUG),
@@ -26,8 +27,8 @@ EVENTS = {
         "On startup, other users had permissions for the files in `paths`.", "Run the command in `hint`."
     ),
     "store opening": LogEvent(
-        "Startup is waiting, because this node or another one is upgrading the schema.",
-        "Wait. If you kill the process, the next start repeats the step.",
+        "Startup is waiting, because this node or another node is upgrading the schema.",
+        "Wait. If you kill the process, the next start repeats the interrupted step.",
     ),
     "store down": LogEvent(
         "Reads or writes are failing; see `environment`, `access` (read or write) and `cause`.", UNAVAILABLE
@@ -40,7 +41,7 @@ EVENTS = {
     "gate back": LogEvent("The gate responds again. The outage lasted `seconds`."),
     "gate failed": LogEvent("The gate in Redis failed because of a bug, and requests got a 500; see `trace`.", BUG),
     "shard down": LogEvent(
-        "One server of the Redis Cluster does not respond. `--gate-outage` applies only to its keys.",
+        "One server of the Redis Cluster does not respond. `--gate-outage` applies only to the keys on that server.",
         "[Gate down](at-3-am.md#gate-down)",
     ),
     "shard back": LogEvent("The server responds again. Not logged if another server has taken over its slots."),
@@ -55,8 +56,8 @@ EVENTS = {
         "Free disk space or fix permissions; see `cause`.",
     ),
     "worker died": LogEvent(
-        "A worker exited with `status`, or was killed by a signal (a negative `status`). It is replaced immediately, or"
-        " after `retry_seconds`.",
+        "A worker exited with `status`, or was killed by a signal, in which case `status` is negative. The worker is"
+        " replaced immediately, or after `retry_seconds`.",
         WORKERS,
     ),
     "worker failed": LogEvent("A worker cannot start or continue; see `cause` or `trace`.", WORKERS),
@@ -78,7 +79,7 @@ EVENTS = {
     "sign-in failed": LogEvent(
         "Someone tried to sign in to the console from `address` with an invalid token. `others` counts further failures"
         " since the previous line.",
-        "None, unless it keeps happening.",
+        "No action is needed unless this keeps happening.",
     ),
     "background value failed": LogEvent(
         "The console could not update a count or a total. It shows the last value and its age.",

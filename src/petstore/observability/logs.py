@@ -43,7 +43,8 @@ class Throttled:
     def __init__(self, name: str) -> None:
         self._name = name
         self._silent_until: dict[str, float] = {}
-        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}  # how many events, and the last event's fields
+        # For each cause, the number of withheld events and the last event's fields.
+        self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def event(self, now: float, cause: str, **fields: Any) -> None:
         if cause not in self._silent_until and len(self._silent_until) >= self.CAUSES_MAX:
@@ -98,4 +99,4 @@ def configure() -> None:
     handler.setFormatter(Readable() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logger.setLevel(logging.INFO)
-    logging.getLogger("asyncpg").setLevel(logging.ERROR)  # hide its warnings about outages, which we log ourselves
+    logging.getLogger("asyncpg").setLevel(logging.ERROR)  # we log outages ourselves, so hide asyncpg's warnings

@@ -87,8 +87,8 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 REQUESTS = Counter(
     "petstore_requests_total",
-    "Requests answered. Operation `other` is OPTIONS or an unknown path or method; `site` is a path outside the base "
-    "addresses. Plan `none` means no valid key.",
+    "Completed requests. Operation `other` covers OPTIONS and unknown paths or methods; `site` covers paths outside "
+    "the base addresses. Plan `none` means no valid key.",
     "environment", "operation", "status", "plan",
 )  # fmt: skip
 REQUEST_SECONDS = Histogram(
@@ -108,7 +108,8 @@ PAGE_CACHE = Counter(
 )  # fmt: skip
 REJECTED = Counter(
     "petstore_rejected_messages_total",
-    "Messages that are not valid requests, such as bad framing (400) or large headers (431). Built-in server only.",
+    "Messages rejected as invalid requests, for example because of bad framing (400) or large headers (431). "
+    "Built-in server only.",
     "status",
 )
 SIMULATED = Counter(
@@ -145,7 +146,7 @@ STORE_DOWN = Gauge(
     "petstore_store_down", "Workers that cannot reach the store. Access: read or write.",
     "environment", "access",
 )  # fmt: skip
-STORE_BATCH = Histogram("petstore_store_batch_size", "Writes in one commit.", _SIZES, "environment")
+STORE_BATCH = Histogram("petstore_store_batch_size", "Writes per commit.", _SIZES, "environment")
 STORE_QUEUE = Gauge(
     "petstore_store_queue", "Writes waiting to be committed. Each worker allows at most 10,000.", "environment"
 )
@@ -158,7 +159,7 @@ WAL_BYTES = Gauge(
 GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls to the gate. A call may contain several decisions.")
 GATE_OUTAGES = Counter("petstore_gate_outages_total", "How often the gate went down. Each worker counts separately.")
 GATE_DOWN = Gauge("petstore_gate_down", "Workers that cannot reach the gate.")
-GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests in one call to Redis.", _SIZES)
+GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests per call to Redis.", _SIZES)
 GATE_QUEUE = Gauge("petstore_gate_queue", "Requests waiting for Redis.")
 GATE_BYTES = Gauge("petstore_gate_bytes", "Size of the gate file. Absent with Redis.", mode="node")
 
@@ -168,10 +169,11 @@ WORKER_STARTS = Counter(
     "Workers started since the service started. Exceeds `petstore_workers` if workers died or a reload replaced them.",
 )
 LOOP_LAG = Histogram(
-    "petstore_loop_lag_seconds", "How late a worker's one-second timer fires. Requests are delayed by the same time.",
+    "petstore_loop_lag_seconds",
+    "How late a worker's one-second timer fires. Requests are delayed by the same amount of time.",
     _SECONDS,
 )  # fmt: skip
-FREE_BYTES = Gauge("petstore_free_bytes", "Free disk space for the data directory.", mode="node")
+FREE_BYTES = Gauge("petstore_free_bytes", "Free space on the disk that contains the data directory.", mode="node")
 LAST_BACKUP = Gauge(
     "petstore_last_backup_timestamp_seconds", "Time when the last backup finished. Absent before the first backup.",
     mode="node",
@@ -179,11 +181,13 @@ LAST_BACKUP = Gauge(
 BUILD_INFO = Gauge(
     "petstore_build_info", "Always 1. The labels describe the installation.", "version", "store", "gate", mode="node"
 )
-CPU_SECONDS = Counter("process_cpu_seconds_total", "CPU time of all workers.")
-MEMORY_BYTES = Gauge("process_resident_memory_bytes", "Resident memory of all workers.")
+CPU_SECONDS = Counter("process_cpu_seconds_total", "CPU time used by all workers.")
+MEMORY_BYTES = Gauge("process_resident_memory_bytes", "Resident memory used by all workers.")
 START_TIME = Gauge("process_start_time_seconds", "Time when the oldest worker started.", mode="livemin")
 OPEN_FDS = Gauge(
-    "process_open_fds", "Highest number of open file descriptors of any worker. Linux 6.2 or newer.", mode="livemax"
+    "process_open_fds",
+    "Highest number of file descriptors that any one worker has open. Requires Linux 6.2 or newer.",
+    mode="livemax",
 )
 MAX_FDS = Gauge("process_max_fds", "File descriptors that one worker may open.", mode="livemin")
 

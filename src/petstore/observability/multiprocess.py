@@ -52,7 +52,8 @@ class WorkerMetrics:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
             self._heartbeat = directory / f"{self._slot}.lock"
-            os.utime(self._heartbeat)  # do this first, because the worker keeps serving even if allocation fails
+            # Send a heartbeat first, because the worker keeps serving even if allocation fails.
+            os.utime(self._heartbeat)
             mark_process_dead(self._slot, directory)  # type: ignore[no-untyped-call]  # not annotated
             for name, size in SIZES.items():
                 _allocate(directory / f"{name}_{self._slot}.db", size)
