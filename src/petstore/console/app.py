@@ -37,7 +37,7 @@ def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True
             async with asyncio.timeout(PAGE_TIMEOUT if method == "GET" else None):
                 return await handler(ConsoleRequest(request))
         except TimeoutError as error:
-            raise Unavailable("the store did not answer in time") from error
+            raise Unavailable("the store did not respond in time") from error
 
     return Route(path, endpoint, methods=[method])
 

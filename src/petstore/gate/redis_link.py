@@ -60,7 +60,7 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise Unavailable("the gate did not answer in time") from None
+        raise Unavailable("the gate did not respond in time") from None
 
 
 class SingleLink:

@@ -106,10 +106,10 @@ class App:
         """Returns the reply to a request. Never raises, because every error becomes a reply."""
         route = self._router.find(request)
         if route is None:
-            return self._answer_of_site(request)
-        return self._answer_of_interface(request, route)
+            return self._answer_site_request(request)
+        return self._answer_api_request(request, route)
 
-    async def _answer_of_interface(self, request: Request, route: Route) -> Reply:
+    async def _answer_api_request(self, request: Request, route: Route) -> Reply:
         """Handles a request under a base address."""
         # A read from local files never blocks, so it needs no deadline. Skipping the deadline saves 1 µs.
         task = self._deadlines.begin() if self._reads_wait or request.method == "POST" else None
@@ -169,7 +169,7 @@ class App:
             self._log(request, reply, route.counted_as, key, request_id, took)
         return reply
 
-    async def _answer_of_site(self, request: Request) -> Reply:
+    async def _answer_site_request(self, request: Request) -> Reply:
         """Handles a request outside the base addresses. Probes and scrapes do not count against the address limit."""
         task = self._deadlines.begin()
         now = self._clock()

@@ -180,7 +180,7 @@ class BatchedCreates:
             if add.deadline > latest:
                 in_time.append(add)
             else:
-                late = Unavailable("the store did not answer in time")
+                late = Unavailable("the store did not respond in time")
                 self._health.failed(late)
                 add.future.set_exception(late)
         return in_time

@@ -39,7 +39,7 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, asyncpg.ClientConfigurationError):
         return OperatorError(f"--store: {error}")
     if isinstance(error, TimeoutError):
-        return Unavailable("the store did not answer in time")
+        return Unavailable("the store did not respond in time")
     cause = f"{type(error).__name__}: {error}"
     if isinstance(error, asyncpg.DiskFullError):
         return DiskFull("PostgreSQL", cause)

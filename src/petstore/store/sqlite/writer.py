@@ -164,7 +164,7 @@ class Writer:
     def _refuse(self, writes: Iterable[Write]) -> None:
         for write in writes:
             if not write.future.done():
-                late = Unavailable("the writer did not answer in time")
+                late = Unavailable("the writer did not respond in time")
                 self._health.failed(late)
                 write.future.set_exception(late)
 
