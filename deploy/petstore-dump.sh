@@ -1,12 +1,12 @@
 #!/bin/sh
 # /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to a timestamped file in the directory $1, and tests the dump
 # by restoring it into a second database, petstore_dump_test. That database must exist and belong to the user in the
-# URL. The script overwrites it.
+# URL. The script overwrites it. It keeps the last $2 dumps, by default 14.
 set -eu
 . "$(dirname "$0")/petstore-urls.sh"
 address=${STORE%%\?*}
 tried=${address%/*}/petstore_dump_test${STORE#"$address"}  # with the same parameters, such as ?sslmode=verify-full
-keep=14
+keep=${2:-14}
 file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 
 umask 077

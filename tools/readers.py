@@ -32,6 +32,7 @@ from tools.documents import (
 
 OF_EACH = 40
 WORDS_MIN = 5  # shorter texts are labels
+DIRECTIVE = r"^(?:\s*(?:fmt|noqa|nosec|pyright|type):? \S+(?: #)?)+"  # for a program
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 BAD = (
     "The worker stops: answers that clients prefer later come now.",
@@ -58,7 +59,7 @@ def explanations() -> Iterator[Sample]:
     """Docstrings and comments."""
     for file in _files(CODE):
         source = file.read_text()
-        texts = list(comments(source))
+        texts = [(line, re.sub(DIRECTIVE, "", text)) for line, text in comments(source)]
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED)]
         texts += [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in nodes]
         yield from _samples(file, texts)
