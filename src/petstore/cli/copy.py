@@ -130,7 +130,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # If the service was killed, it has not collected all admissions. Collect them here, as its next start would.
+        # A service that was killed may not have collected all admissions. Collect them, as its next start would.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:

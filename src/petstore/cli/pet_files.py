@@ -139,7 +139,7 @@ def _warn(checked: Checked) -> None:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Opens a file that will be read more than once. Copies it first if it is not seekable, such as a pipe.
+    """Opens a file that will be read more than once. Copies it first if it is not seekable, for example a pipe.
 
     Raises OperatorError if the file is a device, which may be endless. A terminal is allowed as standard input.
     """

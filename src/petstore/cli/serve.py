@@ -173,7 +173,7 @@ def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
             raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
     settings = settings_from(options)
     check_settings(settings)
-    with ThreadPoolExecutor(1) as thread:  # this thread may already be running an event loop
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails if this thread is already running an event loop
         thread.submit(asyncio.run, _check_urls(settings)).result()
         _prepare_data(settings)
         thread.submit(asyncio.run, _check_stores(settings)).result()
@@ -249,7 +249,7 @@ async def _wait_for_schema(backends: Backends) -> None:
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # unlike other queries, this one has no timeout
+            await store.transfer.rows(COUNTERS, None, 1)  # unlike queries that serve requests, this has no timeout
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
