@@ -403,9 +403,7 @@ def test_unknown_commands_and_options_are_refused_in_one_line(petstore: Commands
 def test_one_animal_is_written_in_the_singular(embedded: Commands, tmp_path: Path) -> None:
     embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
     assert embedded.text("pets", "export", str(tmp_path / "out.csv")).startswith("1 animal written")
-    assert embedded.text("pets", "import", str(tmp_path / "out.csv")).startswith(
-        "1 animal added to live by import imp_"
-    )
+    assert embedded.text("pets", "import", str(tmp_path / "out.csv")).startswith("1 animal added to live (import imp_")
     assert "2 animals and 0 keys in live, 0 animals and" in embedded.text("backup", str(tmp_path / "backup.zip"))
     assert [entry["subject"] for entry in embedded.json("audit", "--what", "backup")] == ["backup.zip"]
 

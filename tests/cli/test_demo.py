@@ -226,7 +226,7 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     server = Server(tmp_path / "data")
     server.fill(1, environment)
     message = demo_fails(server.data)
-    reason = f"{server.data} already contains other data; give another --data, or omit --demo"
+    reason = f"{server.data} already contains other data; choose another --data, or omit --demo"
     assert message == f"petstore: --demo: {reason}\n"
     assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
 

@@ -73,7 +73,7 @@ def resumes(petstore: Commands, file: Path, *options: str) -> None:
     done = petstore.run("pets", "import", str(file), *options)
     assert done.returncode == 0, done.stderr
     found = latest(petstore)
-    assert done.stdout == f"{COUNT:,} animals added to live by import {found['id']}.\n"
+    assert done.stdout == f"{COUNT:,} animals added to live (import {found['id']}).\n"
     assert done.stderr == f"Resuming {found['id']}, which has already added {before:,} of {COUNT:,} animals.\n"
     assert (found["state"], found["added"], len(petstore.json("pets", "imports"))) == ("done", COUNT, 1)
     assert all_names(petstore) == [f"Pet {number}" for number in range(COUNT)]

@@ -124,7 +124,7 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
     assert names(petstore) == ["Rex", "Mia", "Bo"]
     assert "no animal has the id 99" in petstore.fails_in_one_line("pets", "remove", "1", "99", "--yes")
     removed = answering(petstore, "y\n", "pets", "remove", "1", "2").stdout
-    both = re.fullmatch(r"2 animals removed from live by removal (rem_\w{12})\. To undo this, run `(.+)`\.\n", removed)
+    both = re.fullmatch(r"2 animals removed from live \(removal (rem_\w{12})\)\. To undo this, run `(.+)`\.\n", removed)
     assert both is not None, removed
     assert f"pets restore {both[1]} --data " in both[2]
     one = petstore.json("pets", "remove", "3", "--yes")
@@ -381,7 +381,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    kept = "1 animal changed after the import will not be removed."
+    kept = "1 animal will not be removed because of changes after the import."
     question = f"Remove 2 animals added by {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
@@ -488,7 +488,7 @@ def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: C
     assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(
-        r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\? 2 animals changed", asked
+        r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\? 2 animals will not", asked
     )
     assert found is not None, asked
     removed, left = (int(number.replace(",", "")) for number in found.groups())

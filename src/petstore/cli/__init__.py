@@ -1,4 +1,7 @@
-"""The `petstore` command: its subcommands, exit codes and streams. Each group of commands has its own module."""
+"""Defines the `petstore` command, with its subcommands, exit codes and output streams.
+
+Each group of commands has its own module.
+"""
 
 import contextlib
 import importlib
@@ -21,9 +24,9 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Create, list, show, change, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "usage": ("petstore.cli.usage", "Show how many requests each key sent, with a chart."),
+    "usage": ("petstore.cli.usage", "Show how many requests each key has sent, with a chart."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
-    "operators": ("petstore.cli.operators", "Add, list and revoke the people who may sign in to the console."),
+    "operators": ("petstore.cli.operators", "Add, list and revoke operators, who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
     "backup": ("petstore.cli.backup", "Back up all data to one file while the service runs."),
     "restore": ("petstore.cli.backup", "Restore all data from a backup."),
@@ -70,7 +73,7 @@ def cli() -> None:
     \b
     First steps:
       petstore serve                          start on 127.0.0.1:8080; the first start prints a key
-      petstore serve --demo                   the same, with example animals, keys and usage
+      petstore serve --demo                   start with example animals, keys and usage
       petstore keys create --plan pro         create another key
       petstore pets import animals.jsonl      fill the catalogue
 
@@ -80,13 +83,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs a command. If the operator can correct an error, prints a one-line message and exits with code 2."""
+    """Runs a command. On an error that the operator can correct, prints a one-line message and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # for an Exit exception, click returns its exit code
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # if a command raises Exit, click returns the code
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -108,9 +111,9 @@ def main() -> None:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Returns the error message. Adds a hint if an option was placed before the command.
+    """Returns the message for a usage error, with a hint if an option was placed before the command.
 
-    If an environment variable set an invalid value, the message names the variable instead of the option.
+    If an invalid value came from an environment variable, the message names the variable instead of the option.
     """
     context = error.ctx
     if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
@@ -142,7 +145,7 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 
 def _prepare_streams() -> None:
-    """Replaces closed output streams with /dev/null. Makes the others escape characters that they cannot encode."""
+    """Replaces closed output streams with /dev/null. Makes open streams escape characters that they cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -156,7 +159,7 @@ def _null() -> TextIO:
 
 
 def _fail(message: str) -> None:
-    """Prints an error and exits. Hides secrets and control characters that came from arguments or files."""
+    """Prints an error message and exits. Hides secrets and escapes control characters in the message."""
     # Imported only when needed, because these imports would slow down `petstore --help`.
     from petstore.keys import without_keys
     from petstore.wording import printable_lines

@@ -40,7 +40,7 @@ def service_address(settings: Settings, listening: Sequence[Address]) -> Service
     host, port = next((each for each in listening if each[1] is not None), listening[0])
     if port is None:  # any host name works, because curl connects to the Unix socket
         return ServiceAddress("http://localhost", ("curl", "-i", "--unix-socket", host.removeprefix("unix:")))
-    # Use -k, because the certificate is for the name that clients use, not for this address.
+    # Use -k, because the certificate was issued for the name that clients use, not for this address.
     return ServiceAddress(origin(settings, _reachable(host), port), ("curl", "-ik" if settings.tls_cert else "-i"))
 
 
@@ -80,15 +80,15 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes a file. Ignores errors such as a full disk, because the address is used only in messages."""
+    """Writes an address to a file. Ignores errors such as a full disk, because addresses are used only in messages."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
-        if os.geteuid() == 0:  # root must let the service's user read the file
+        if os.geteuid() == 0:  # the service's user must be able to read a file that root writes
             os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 
 def _reachable(host: str) -> str:
-    """Returns the host to connect to from this machine. This is loopback if the service listens on all interfaces."""
+    """Returns a host that this machine can connect to. Uses loopback if the service listens on all interfaces."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

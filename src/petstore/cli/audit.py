@@ -14,20 +14,20 @@ from petstore.wording import when
 
 @click.command(cls=Command)
 @env_option
-@click.option("--who", default="", metavar="NAME", help="Only entries whose actor contains NAME.")
+@click.option("--who", default="", metavar="NAME", help="Show only entries whose actor contains NAME.")
 @click.option("--what", type=click.Choice(ACTIONS), metavar="ACTION",
-              help="Only entries with this action, such as \"create key\", \"import\" or \"sign in\".")  # fmt: skip
+              help="Show only entries with this action, such as \"create key\" or \"sign in\".")  # fmt: skip
 @click.option("--search", "text", default="", metavar="TEXT",
-              help="Only entries whose subject or detail contains TEXT.")  # fmt: skip
+              help="Show only entries whose subject or detail contains TEXT.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Only entries with a number below NUMBER.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries with a number below NUMBER.")
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, newest first.
+    """Show who did what and when, with the newest entries first.
 
-    Sign-ins and changes to operators are in the live environment's audit log.
+    Sign-ins and changes to operators are recorded in the live environment's audit log.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`petstore backup` and `petstore restore`."""
+"""`petstore backup` and `petstore restore`: back up all data to one file, and restore it."""
 
 import asyncio
 import contextlib
@@ -80,9 +80,10 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     """Replace the data in the data directory with the backup in FILE.
 
-    Stop the service first. The command checks all of FILE before it replaces anything. The directory must be empty,
-    unless --force is given. If the command crashes, the next start uses either all of the old data or all of the new.
-    All counters start at zero, and bans are lifted.
+    Stop the service first. The command checks the whole backup before it replaces anything. The data directory must be
+    empty, unless --force is given. If the command crashes, the service starts with either all of the old data or all of
+    the new data.
+    The restore resets all counters to zero and lifts all bans.
     Ids from the old data are not reused. If the old data cannot be read, the command warns you that ids may be reused.
 
     \b
@@ -120,7 +121,7 @@ async def _announce_all(settings: Settings) -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """Handles SIGTERM by raising SystemExit, so that the unfinished backup is removed. Ignores further signals."""
+    """Handles SIGTERM by raising SystemExit, so that the unfinished backup is removed. Ignores further SIGTERMs."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)
 

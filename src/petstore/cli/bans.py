@@ -35,10 +35,10 @@ async def list_(backends: Backends) -> Output:
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """Lift a key's ban and clear its record of earlier bans. KEY_ID is the key's id, as shown by bans list.
+    """Lift a key's ban and clear the key's record of earlier bans. KEY_ID is the key's id, as shown by bans list.
 
-    Prints when the next request will be admitted. The key may still be over its limits, because its counters are not
-    reset.
+    Prints the time at which the key's next request will be admitted. The key's counters are not reset, so the key may
+    still be over its limits.
     """
     after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}

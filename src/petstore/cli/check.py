@@ -42,7 +42,7 @@ def check(as_json: bool, **options: Any) -> None:
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # A node whose store and gate are on servers has no data directory until it starts for the first time.
+    # A node that uses PostgreSQL and Redis has no data directory until it starts for the first time.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():

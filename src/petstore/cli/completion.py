@@ -18,8 +18,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Returns the ids of keys whose id or name starts with the incomplete word. The shell replaces a name with the id.
+    """Returns the ids of keys whose id or name starts with the incomplete word.
 
+    If the word is the start of a name, the shell replaces it with the id.
     Returns nothing if the data cannot be read, because an error message would garble the line being typed.
     """
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}

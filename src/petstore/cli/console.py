@@ -31,16 +31,16 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
               help="The service's address, for the link to the API reference."
-              " [default: the address it listens on]")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
+              " [default: the address that the service listens on]")  # fmt: skip
+@click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For from this proxy. Repeatable.")  # fmt: skip
+              help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
 def console(service_url: str | None, **options: Any) -> None:
     """Start the console and run until Ctrl-C or SIGTERM.
 
-    Prints a sign-in link that works once and expires after an hour. Operators with a token from petstore operators add
-    can sign in at any time, and the audit log shows their names.
+    Prints a sign-in link that works once and expires after an hour. To let operators sign in at any time, give each of
+    them a token with petstore operators add. The audit log then shows their names.
 
     \b
     Examples:
@@ -84,6 +84,11 @@ def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
     if is_new:
         say_created(settings)
     record_console(settings.data, sign_in_url(settings))
-    click.echo(f"The console shows {shown_data(settings)}. Sign in once, within an hour, at\n\n  {address}\n")
-    click.echo(as_typed("To give an operator a token and a name in the audit log, run `petstore operators add NAME`."))
+    click.echo(f"The console shows {shown_data(settings)}. Use this one-time link within an hour:\n\n  {address}\n")
+    click.echo(
+        as_typed(
+            "To give an operator their own token, so that the audit log shows their name, run"
+            " `petstore operators add NAME`."
+        )
+    )
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`petstore copy`: copies all data to other backends, for example from one machine to PostgreSQL and Redis."""
+"""`petstore copy`: copies all data to other backends, for example from a data directory to PostgreSQL and Redis."""
 
 import asyncio
 import contextlib
@@ -36,19 +36,19 @@ from petstore.wording import counted
 
 
 @click.command(cls=Command)
-@click.option("--to-store", metavar="URL|DIR", help="The target store: postgresql://…, or a directory.")
+@click.option("--to-store", metavar="URL|DIR", help="The target store, either postgresql://… or a directory.")
 @click.option(
     "--to-store-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that contains the URL of the target store. Keeps the password out of the process list.",
+    help="A file that contains the URL of the target store. This keeps the password out of the process list.",
 )
-@click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: a file in the directory]")
+@click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: a file in the target directory]")
 @click.option(
     "--to-gate-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that contains the URL of the target gate. Keeps the password out of the process list.",
+    help="A file that contains the URL of the target gate. This keeps the password out of the process list.",
 )
 @data_options
 def copy(
@@ -61,10 +61,10 @@ def copy(
 ) -> None:
     """Copy both environments with their keys, audit log, usage and quotas to other backends.
 
-    Quotas are the current bans, and the number of requests counted towards each key's limits.
+    Quotas are the current bans and the requests counted towards each key's limits.
 
-    Stop the service first. The target must be empty. After copying, the command compares every row. If the copy
-    is interrupted, run the command again to see how to empty the target.
+    Stop the service first. The target must be empty. After copying, the command compares every row with the
+    original. If the copy is interrupted, run the command again to see how to empty the target.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def copy(
     copied = _copied(source, target)
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     sentences = [
-        f"\nDone in {time.monotonic() - began:.1f} s. Start the service on the copy with:",
+        f"\nDone in {time.monotonic() - began:.1f} s. To start the service with the copied data, run:",
         f"  {suggestion('serve', _options(target, to_store_file, to_gate_file))}",
     ]
     if target.store is not None and target.gate is None:
@@ -103,15 +103,15 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
             raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     if re.match("[^/]+:.*@", to_store):  # looks like user:password@host, not like a directory
-        raise OperatorError("--to-store: a URL must start with postgresql://, and a directory with ./")
+        raise OperatorError("--to-store must start with postgresql:// if it is a URL, or with ./ if it is a directory")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-        raise OperatorError("--to-store is the directory of the source's store or gate; choose another directory")
+        raise OperatorError("--to-store is the directory that contains the source store or gate; choose another")
     return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Copies everything. If the target is a directory, recovers its gate first and marks it as clean at the end."""
+    """Copies all data. If the target is a directory, recovers its gate first and marks the gate as clean at the end."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -130,7 +130,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # If the service was killed, collect the remaining admissions, as the service would do on its next start.
+        # A service that was killed may not have collected all admissions. Collect them, as its next start would.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:

@@ -69,7 +69,10 @@ def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Outpu
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
-    """Runs `work` on the data that the backend options choose, and returns its result. Raises OperatorError."""
+    """Runs `work` on the data that the backend options choose, and returns the result.
+
+    Raises OperatorError if an option is invalid or if there is no data.
+    """
 
     async def on_backends() -> T:
         async with open_data(settings_from(where), access) as backends:
@@ -92,7 +95,7 @@ def naming_servers(settings: Settings) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
-    """Opens the backends. Raises OperatorError if there is no data, unless the command may create it."""
+    """Opens the backends. Raises OperatorError if there is no data and the command may not create it."""
     creates = access == "create" and creates_store(settings)
     if access != "create":
         await check_data(settings)
@@ -105,10 +108,10 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 
 
 def creates_store(settings: Settings) -> bool:
-    """Whether a command is about to create a store in the data directory.
+    """Returns whether a command is about to create a store in the data directory.
 
-    Raises NoData if it would create one but --data was not given. This prevents operators from accidentally creating
-    keys in a directory that the service does not use.
+    Raises NoData if the command would create a store but --data was not given. This prevents operators from
+    accidentally creating keys in a directory that the service does not use.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
         return False
@@ -134,14 +137,14 @@ async def check_data(settings: Settings) -> None:
 
 
 def no_data(settings: Settings) -> data_dir.NoData:
-    """Returns a NoData error. Suggests --data if it was not given."""
+    """Returns a NoData error. The message suggests --data if the option was not given."""
     return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
 
 
 async def _has_schemas(url: str) -> bool:
-    """Whether the database contains Petstore's schemas.
+    """Returns whether the database contains Petstore's schemas.
 
-    Returns True if the server is down, because opening the store reports that error.
+    Also returns True if the check fails, because opening the store will report the error.
     """
     try:
         import asyncpg

@@ -21,9 +21,9 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
 
-    Prints each new or changed file. After an upgrade, use --force to see which files to install again.
+    Prints the path of each new or changed file. After an upgrade, use --force to see which files to install again.
 
-    The units run the same petstore command that wrote them. The first lines of each file say where to put it.
+    The systemd units run the petstore command that wrote them. The first lines of each file say where to put it.
     Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
     see at-3-am.md. settings.md lists the variables for petstore.env.
 

@@ -7,13 +7,16 @@ import click
 from petstore.cli.options import backend_options, unknown_command
 
 REDIS_URLS = [
-    ("redis://host:6379/0", "A Redis or Valkey server; also valkey://"),
-    ("rediss://host:6379/0", "The same, with TLS; also valkeys://"),
+    ("redis://host:6379/0", "A Redis or Valkey server. You can also write valkey://"),
+    ("rediss://host:6379/0", "The same, with TLS. You can also write valkeys://"),
     (
         "redis+sentinel://host:26379,host:26379/name",
-        "The primary that these Sentinels report; with TLS, rediss+sentinel://",
+        "The primary that these Sentinels report. For TLS, write rediss+sentinel://",
     ),
-    ("redis+cluster://host:6379,host:6379", "The cluster that contains these servers; with TLS, rediss+cluster://"),
+    (
+        "redis+cluster://host:6379,host:6379",
+        "The cluster that contains these servers. For TLS, write rediss+cluster://",
+    ),
 ]
 
 
@@ -34,7 +37,7 @@ def backends(**_: Any) -> None:
     """Choose the data that a command acts on.
 
     One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
-    PostgreSQL and a gate in Redis or Valkey. The data directory then contains only machine-specific files.
+    PostgreSQL and a gate in Redis or Valkey. Each machine's data directory then contains only machine-specific files.
 
     Each option can also be set with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
 

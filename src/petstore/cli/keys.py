@@ -32,15 +32,15 @@ from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
-SECRET_MAX = 1_000_000  # characters that `identify` reads
-HISTORY_MAX = 20  # audit entries shown for a key; JSON output contains all entries
+SECRET_MAX = 1_000_000  # maximum number of characters that `identify` reads
+HISTORY_MAX = 20  # maximum number of audit entries shown for a key; JSON output includes all entries
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
 _per_day_option = click.option("--per-day", type=WholeNumber(min=1), metavar="N",
-                               help="Enterprise: requests per day.")  # fmt: skip
+                               help="Maximum requests per day (enterprise plan only).")  # fmt: skip
 _per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metavar="N",
-                                  help="Enterprise: requests per minute.")  # fmt: skip
+                                  help="Maximum requests per minute (enterprise plan only).")  # fmt: skip
 
 
 @click.group(cls=Group)
@@ -54,11 +54,11 @@ def keys() -> None:
 
 @keys.command()
 @env_option
-@click.option("--plan", type=_plan, required=True, help="The plan, which sets the limits.")
+@click.option("--plan", type=_plan, required=True, help="The plan, which determines the key's limits.")
 @click.option("--name", default="", help="A name that only operators see.")
-@click.option("--contact", default="", metavar="TEXT", help="Whom to contact about this key. Clients never see it.")
+@click.option("--contact", default="", metavar="TEXT", help="Whom to contact about this key. Only operators see this.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
-              help="What the key may do; repeatable. [default: read and write]")  # fmt: skip
+              help="What the key may do. Repeatable. [default: read and write]")  # fmt: skip
 @click.option(
     "--expires",
     type=Duration(least=1),
@@ -106,16 +106,17 @@ def create(
 
 
 @keys.command(name="list")
-@click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Only this environment.")
-@click.option("--plan", type=_plan, help="Only keys on this plan.")
-@click.option("--state", type=click.Choice(KEY_STATES), help="Only keys in this state.")
-@click.option("--search", "text", default="", metavar="TEXT", help="Only keys whose name, contact or id contains TEXT.")
+@click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), help="Show only this environment.")
+@click.option("--plan", type=_plan, help="Show only keys on this plan.")
+@click.option("--state", type=click.Choice(KEY_STATES), help="Show only keys in this state.")
+@click.option("--search", "text", default="", metavar="TEXT",
+              help="Show only keys whose name, contact or id contains TEXT.")  # fmt: skip
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
-              help="Only keys that expire within this time, for example 30d.")  # fmt: skip
+              help="Show only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
-              help="The order: newest first, by name, most recently used first, or most used today first.")  # fmt: skip
+              help="Sort by creation time, last use or usage today (highest first), or by name.")  # fmt: skip
 @limit_option(100, most=100_000)
-@click.option("--before", metavar="ID", help="Only keys older than this one. Requires --sort created.")
+@click.option("--before", metavar="ID", help="Show only keys older than the key with this id. Requires --sort created.")
 @on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
@@ -169,9 +170,9 @@ async def show(backends: Backends, key_id: str) -> Output:
 def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to.
 
-    Reads the secret from standard input, or prompts for it without echoing it. This keeps the secret out of arguments,
-    shell history and logs. If the input is a longer text, such as a leaked file, the command uses the first secret that
-    it finds.
+    Reads the secret from standard input, or prompts for it without showing it. This keeps the secret out of arguments,
+    shell history and logs. If the input contains other text, as a leaked file does, the command uses the first secret
+    that it finds.
 
     \b
     Example:
@@ -209,19 +210,19 @@ def _read_secret() -> str:
 
 @keys.command()
 @_key_argument
-@click.option("--plan", type=_plan, help="The new plan, which sets the limits.")
+@click.option("--plan", type=_plan, help="The new plan, which determines the key's limits.")
 @click.option("--name", help="The new name.")
 @click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
-@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes; repeatable.")
+@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes. Repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="How long the key remains valid from now on, for example 90d, or never.")  # fmt: skip
+              help="The new expiry, counted from now, for example 90d. Use never to remove the expiry.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
 async def update(
     backends: Backends, key_id: str, scopes: tuple[Scope, ...], expires: float | None, **values: Any
 ) -> Output:
-    """Change a key. Its secret and its counters do not change.
+    """Change a key's plan, name, scopes or other settings. The key's secret and counters do not change.
 
     ID is the key's id, as shown by keys list.
 
@@ -251,13 +252,13 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Suspend a key. The service refuses its requests until you resume it.
+    """Suspend a key. The service refuses its requests until you resume the key.
 
     ID is the key's id, as shown by keys list.
     """
     key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
     values = _key_values(key, await _status(backends, key))
-    return Output(values, f"{key_id} is suspended. The service refuses its requests until you resume it.")
+    return Output(values, f"{key_id} is suspended. The service refuses its requests until you resume the key.")
 
 
 @keys.command()
@@ -298,7 +299,8 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
         end = "The old secret no longer works."
         if overlap:
             end = as_typed(
-                f"The old secret works until {when(until)}. To stop it now, run `petstore keys end-overlap {key.id}`."
+                f"The old secret works until {when(until)}."
+                f" To disable it now, run `petstore keys end-overlap {key.id}`."
             )
         return await _new_secret(backends, key, secret, end, old_secret_until=until)
 
@@ -347,13 +349,13 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
     """Returns the key's status, or None if the gate does not respond.
 
-    An outage is not an error here, because the command must still print a new secret.
+    Does not raise an error during an outage, because a command that has created a secret must still print it.
     """
     return await status_of(backends.gate, key, time.time())
 
 
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
-    """Returns the key's state. If the key is banned, includes when the ban ends."""
+    """Returns the key's state, including the time at which the ban ends if the key is banned."""
     if status is None:
         return f"{key.state(time.time())} (Redis does not respond, so the key may also be banned)"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state

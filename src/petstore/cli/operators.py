@@ -1,4 +1,4 @@
-"""`petstore operators`: adds, lists and revokes the people who may sign in to the console."""
+"""`petstore operators`: adds, lists and revokes operators, who may sign in to the console."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ from petstore.wording import when
 
 @click.group(cls=Group)
 def operators() -> None:
-    """Add, list and revoke the people who may sign in to the console.
+    """Add, list and revoke operators, who may sign in to the console.
 
     The audit log shows their names. An operator's token is shown only once, when it is created. Only its hash is
     stored. Changes take effect with the next request to a running console.
@@ -39,7 +39,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     Example:
       petstore operators add ada
 
-    If the token is lost, revoke the operator and add a new one with the same name.
+    If the token is lost, revoke the operator, and then add an operator with the same name.
     """
     operator, token = act(where, lambda backends: admin(backends, "live").add_operator(name, role), access="create")
     url = recorded_console(where["data"])
@@ -66,7 +66,7 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The operator's token stops working, and all sessions end.
+    """Revoke an operator. The operator's token stops working, and all of the operator's sessions end.
 
     NAME is the operator's name, as shown by operators list.
     """

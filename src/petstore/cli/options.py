@@ -90,7 +90,7 @@ class WholeNumber(click.IntRange):
 
 
 class Int64(click.ParamType[int]):
-    """A 64-bit integer. Neither error messages nor the help page spell out its bounds."""
+    """A 64-bit integer. Error messages and the help page do not spell out the 64-bit range."""
 
     name = "integer"
 
@@ -152,21 +152,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def backend_options(command: F) -> F:
-    """Adds --data, --store, --gate and their variants, which choose the data. See `settings_from`."""
+    """Adds the options that choose the data, such as --data, --store and --gate. See `settings_from`."""
     for option in (
         click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
                      metavar="FILE", hidden=True,
-                     help="For tests: a file that contains how many seconds to add to the clock."),
+                     help="For tests: a file that contains the number of seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="Set this if PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that contains the gate's URL. Keeps the password out of the process list."),
+                     help="A file that contains the gate's URL. This keeps the password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate: redis://… [default: a file in DIR]"),
+                     help="The gate's URL: redis://… [default: a file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that contains the store's URL. Keeps the password out of the process list."),
+                     help="A file that contains the store's URL. This keeps the password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
-                     help="The store: postgresql://… [default: files in DIR]"),
+                     help="The store's URL: postgresql://… [default: files in DIR]"),
         click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
                      default=Settings().data, show_default=True, help="The data directory."),
     ):  # fmt: skip
@@ -180,7 +180,10 @@ def data_options(command: F) -> F:
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Builds settings from a command's options. Reads --store-file and --gate-file. Raises OperatorError."""
+    """Builds settings from a command's options, including the URLs in --store-file and --gate-file.
+
+    Raises OperatorError if a URL or a file is invalid.
+    """
     settings = dict(options)
     for name in ("store", "gate"):
         settings[name] = url_of(name, settings[name], settings.pop(f"{name}_file"))
@@ -190,7 +193,10 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def url_of(name: str, url: str | None, file: Path | None) -> str | None:
-    """Returns the URL given with an option such as --store, or with a file (--store-file). Raises OperatorError."""
+    """Returns the URL from an option such as --store, or from the file given with --store-file.
+
+    Raises OperatorError if the options conflict or the file is invalid.
+    """
     if file is None or not _overrides(name, url):
         return url
     return _url_in(file, f"--{name.replace('_', '-')}-file {file}")
@@ -216,7 +222,7 @@ def check_parent(file: Path) -> None:
 
 
 def _overrides(name: str, url: str | None) -> bool:
-    """Whether the file overrides the URL. A command-line option overrides an environment variable."""
+    """Returns whether the file overrides the URL. A command-line option overrides an environment variable."""
     if url is None:
         return True
     context = click.get_current_context()
@@ -231,18 +237,18 @@ def _url_in(file: Path, subject: str) -> str:
     """Returns the URL in a file. Error messages do not repeat it, because it may contain a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # read with a limit, in case the file is endless
+            with file.open("rb") as source:  # the read is limited, in case the file is endless
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None
     if not lines[0].strip() or any(line.strip() for line in lines[1:]):
-        raise OperatorError(f"{subject}: the file must contain exactly one line, with the URL")
+        raise OperatorError(f"{subject}: the file must contain only the URL, on a single line")
     return lines[0].strip()
 
 
 def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
     return click.option("--limit", type=WholeNumber(1, most), default=default, show_default=True, metavar="N",
-                        help="Show at most N.")  # fmt: skip
+                        help="Show at most N results.")  # fmt: skip
 
 
 def confirm(question: str, yes: bool, *listed: str) -> None:
@@ -269,4 +275,4 @@ def confirm(question: str, yes: bool, *listed: str) -> None:
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 env_option = click.option("--env", "environment", type=click.Choice(ENVIRONMENTS), default="live", show_default=True,
-                          help="The environment.")  # fmt: skip
+                          help="The environment to use.")  # fmt: skip

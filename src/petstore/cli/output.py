@@ -20,7 +20,7 @@ ID_MAX = 20  # characters; longer values in a table are not ids and may be wrapp
 
 
 def use_utf8() -> None:
-    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs may read this data."""
+    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs may read the output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
@@ -55,7 +55,7 @@ class Csv(NamedTuple):
 
 
 class Output:
-    """A command's output: `data` for --json, and otherwise `parts`, such as sentences, fields, tables and CSV."""
+    """A command's output: `data` with --json, or `parts` without it. Parts are sentences, fields, tables and CSV."""
 
     def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
         """`more` is the option that shows the next page. `remedy` says what to do if a secret could not be printed."""

@@ -1,4 +1,4 @@
-"""`petstore pets import`, `pets imports`, `pets undo-import` and `pets export`."""
+"""The commands `petstore pets import`, `pets imports`, `pets undo-import` and `pets export`."""
 
 import asyncio
 import contextlib
@@ -47,11 +47,11 @@ from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.wording import counted, printable, when
 
-NAMED_MAX = 10  # ids in a message
-KEPT_IDS_MAX = 1_000  # ids in JSON
+NAMED_MAX = 10  # maximum number of ids in a message
+KEPT_IDS_MAX = 1_000  # maximum number of ids in JSON output
 
 
-IMPORT_HELP = f"""Add all animals from FILE, a .jsonl, .ndjson, .csv or .json file, or from - (standard input).
+IMPORT_HELP = f"""Add all animals from FILE, which is a .jsonl, .ndjson, .csv or .json file, or - for standard input.
 
 \b
 .jsonl contains one object per line:  {{"name": "Rex", "categoryId": 1, "status": "available"}}
@@ -73,9 +73,11 @@ To undo one, use pets undo-import. With --dry-run, the exit code is 1 if FILE ca
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE. [default: from its file name]"
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE. [default: based on its name]"
 )
-@click.option("--dry-run", is_flag=True, help="Check FILE without adding animals. List bad rows and other problems.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check FILE and list bad rows and other problems, without adding any animals."
+)
 @yes_option
 @data_options
 def import_(
@@ -109,7 +111,7 @@ def import_(
         click.echo("\nInterrupted. Run the same command again to resume.", err=True)
         raise
     data = {"added": imported.added, "import": imported.id, "environment": environment}
-    Output(data, f"{counted(imported.added, 'animal')} added to {environment} by import {imported.id}.").print(as_json)
+    Output(data, f"{counted(imported.added, 'animal')} added to {environment} (import {imported.id}).").print(as_json)
 
 
 def _begin(where: Mapping[str, Any], environment: Environment, name: str, checked: Checked, yes: bool) -> Import:
@@ -137,7 +139,7 @@ def _warn(checked: Checked) -> None:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Opens a file that will be read more than once. Copies it first if it can be read only once.
+    """Opens a file that will be read more than once. Copies it first if it is not seekable, for example a pipe.
 
     Raises OperatorError if the file is a device, which may be endless. A terminal is allowed as standard input.
     """
@@ -160,10 +162,10 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 def _opened(file: Path) -> BinaryIO:
     """Opens a file. Raises OperatorError if permission is denied or the file is a device.
 
-    If permission is denied, the message names the current user, because the operator may expect another user.
+    If permission is denied, the message names the current user, which may not be the user that the operator expects.
     """
     try:
-        _check_not_device(file.stat(), str(file))  # before opening it, because opening some devices has side effects
+        _check_not_device(file.stat(), str(file))  # check first, because opening some devices has side effects
         return file.open("rb")
     except PermissionError:
         try:
@@ -171,7 +173,8 @@ def _opened(file: Path) -> BinaryIO:
         except KeyError:  # a user in a container may have no name
             user = f"uid {os.geteuid()}"
         raise OperatorError(
-            f"{file}: the user {user} has no permission to read this file; change its mode, or use - and pipe it in"
+            f"{file}: the user {user} does not have permission to read this file;"
+            " change its mode, or pipe the file in and give - as FILE"
         ) from None
 
 
@@ -182,7 +185,7 @@ def _check_not_device(found: os.stat_result, name: str) -> None:
 
 
 def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: str) -> Import | None:
-    """Returns an earlier import of the same content, or None."""
+    """Returns an earlier import of a file with the same content, or None if there is none."""
     settings = settings_from(where)
     data_dir.check_ours(settings.data)
     try:
@@ -240,7 +243,7 @@ async def imports(backends: Backends, environment: Environment, limit: int) -> O
 
 
 class _Undoing(NamedTuple):
-    """An import, and how far undoing it has progressed."""
+    """An import, and how much of it has been undone."""
 
     environment: Environment
     imported: Import
@@ -297,7 +300,7 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
-    stay = f" {counted(kept, 'animal')} changed after the import will not be removed." if kept else ""
+    stay = f" {counted(kept, 'animal')} will not be removed because of changes after the import." if kept else ""
     of_import = f"added by {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 

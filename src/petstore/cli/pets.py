@@ -1,4 +1,4 @@
-"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. See pet_files.py for files."""
+"""`petstore pets`: lists, shows, adds, changes, removes and restores animals. Import and export are in pet_files.py."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from petstore.wording import counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMED_MAX = 10  # ids in a message
+NAMED_MAX = 10  # maximum number of ids in a message
 
 
 @click.group(cls=Group)
@@ -48,11 +48,11 @@ pets.add_command(export)
 def added_options(command: F) -> F:
     """Adds --added-by, --since and --until, which select animals by who added them and when."""
     for option in (
-        click.option("--until", type=Time(), metavar="TIME", help="Only animals added before this time (UTC)."),
+        click.option("--until", type=Time(), metavar="TIME", help="Select animals added before this time (UTC)."),
         click.option("--since", type=Time(), metavar="TIME",
-                     help="Only animals added at this time (UTC) or later, for example 2026-11-18T14:00:00Z."),
+                     help="Select animals added at this time (UTC) or later, for example 2026-11-18T14:00:00Z."),
         click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
-                     help="Only animals added by this key, import or operator."),
+                     help="Select animals added by this key, import or operator."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -60,11 +60,11 @@ def added_options(command: F) -> F:
 
 @pets.command(name="list")
 @env_option
-@click.option("--search", "text", default="", metavar="TEXT", help="Only animals whose name contains TEXT.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only animals with this status.")
+@click.option("--search", "text", default="", metavar="TEXT", help="Show only animals whose name contains TEXT.")
+@click.option("--status", type=click.Choice(STATUSES), help="Show only animals with this status.")
 @added_options
 @limit_option(20)
-@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Only animals with an id greater than ID.")
+@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Show only animals with an id greater than ID.")
 @on_data("read")
 async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
     """List animals, ordered by id.
@@ -96,7 +96,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
     total = []
     if found and query != PetQuery():
         matching, beyond = await store.pets.count_below(query, INT64_MAX)
-        # If there are more animals than a single step can search, the total is unknown.
+        # The total is unknown if there are more animals than one query can search.
         total = [] if beyond else [f"\n{counted(matching, 'animal')} {'matches' if matching == 1 else 'match'}."]
     return Output(found, table, *total, more=f"--after {start}" if more else "")
 
@@ -106,7 +106,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
 @env_option
 @on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
-    """Show one animal, who added it and when. ID is the animal's id, as shown by pets list."""
+    """Show an animal, who added it, and when. ID is the animal's id, as shown by pets list."""
     (pet,) = await _existing(backends, environment, [pet_id])
     origin = (await backends.stores[environment].pets.origins([pet_id])).get(pet_id)
     by = f"{origin.adder.kind} {origin.adder.name}" if origin and origin.adder else "unknown"
@@ -223,7 +223,7 @@ def remove(
 def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
-    """Asks for confirmation and removes the matching animals. Raises OperatorError if there are none."""
+    """Asks for confirmation and removes the matching animals. Raises OperatorError if no animals match."""
     found = act(where, lambda backends: admin(backends, environment).count_added(query))
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
@@ -257,8 +257,8 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
     """Restore removed animals as they were, with the same ids.
 
     ID… | REMOVAL is either a list of animal ids or one removal id, as printed by pets remove. To find these ids, use
-    audit --what "remove animal". If one of the animals cannot be restored, the command does not restore any. Animals
-    that undo-import has removed cannot be restored. Import the file again instead.
+    audit --what "remove animal". If one of the animals cannot be restored, the command does not restore any of them.
+    Animals that undo-import has removed cannot be restored. Import the file again instead.
 
     \b
     Examples:
@@ -276,7 +276,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Checks that there is only one removal id, and that PostgreSQL accepts it. Otherwise, raises OperatorError."""
+    """Returns its argument. Raises OperatorError if there is more than one id, or if PostgreSQL would reject the id."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
@@ -305,7 +305,7 @@ def _removed_text(count: int, environment: Environment, removal_id: str | None) 
     if removal_id is None:
         return f"{text}."
     return as_typed(
-        f"{text} by removal {removal_id}. To undo this, run `petstore pets restore {removal_id}{_env(environment)}`."
+        f"{text} (removal {removal_id}). To undo this, run `petstore pets restore {removal_id}{_env(environment)}`."
     )
 
 

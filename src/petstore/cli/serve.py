@@ -50,7 +50,7 @@ def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[s
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """Returns an option for the setting of the same name. A number is limited to the setting's range."""
+    """Returns an option that sets the setting with the same name. Numbers are limited to the setting's range."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -61,24 +61,25 @@ def _setting(
 @_setting("--host", "The address to listen on.", click.STRING)
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
-              type=WholeNumber(*RANGES["workers"]), help="Worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients use. Absolute links start with it.")
+              type=WholeNumber(*RANGES["workers"]), help="Number of worker processes.")  # fmt: skip
+@click.option("--public-url", metavar="URL", help="The address that clients use. Absolute links use this address.")
 @click.option("--staging-url", metavar="URL",
-              help="A separate address for staging. Staging is then at /v1 on that address.")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="Certificate chain (PEM). Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="The certificate's private key (PEM).")
+              help="A separate address for staging, which is then available at /v1 on that address.")  # fmt: skip
+@click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow requests from web pages with this origin. Repeatable.")  # fmt: skip
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For from this network. Repeatable.")  # fmt: skip
+              help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
 @click.option("--metrics-from", multiple=True, metavar="NETWORK",
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
-@click.option("--ietf-headers", is_flag=True, help="Also send the IETF draft's RateLimit and RateLimit-Policy headers.")
-@_setting("--address-per-minute", "Maximum requests without a valid key per minute, for each client address.")
+@click.option("--ietf-headers", is_flag=True,
+              help="Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")  # fmt: skip
+@_setting("--address-per-minute", "Maximum number of requests without a valid key, per minute and client address.")
 @_setting("--connections-per-address", "Maximum connections from each client address, per worker.")
-@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban is twice as long as the last.")
-@_setting("--ban-ceiling", "The longest ban, in seconds.")
+@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban lasts twice as long.")
+@_setting("--ban-ceiling", "Maximum length of a ban, in seconds.")
 @_setting("--ban-strikes", "Number of consecutive refused requests before a key is banned.",
           show_default="the key's per-minute limit, at most 1,000")  # fmt: skip
 @_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
@@ -87,7 +88,8 @@ def _setting(
 @_setting("--usage-days", "How many days to keep hourly usage.")
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if none exists, even if the output is not a terminal.")  # fmt: skip
-@click.option("--demo", is_flag=True, help="Fill an empty data directory with example animals, keys and usage first.")
+@click.option("--demo", is_flag=True,
+              help="Before starting, fill an empty data directory with example animals, keys and usage.")  # fmt: skip
 def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without dropping requests.
 
@@ -128,14 +130,17 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     if is_second:
         click.echo(
             "Another service, console or command is using this data directory."
-            " Both use the same animals, keys and limits.",
+            " Both will use the same animals, keys and limits.",
             err=True,
         )
     service.serve(settings)
 
 
 def _take_over(options: dict[str, Any]) -> None:
-    """Replaces the previous workers. They serve requests until the new ones start, and keep running if this fails."""
+    """Replaces the previous workers, which serve requests until the new workers start.
+
+    If the new workers cannot start, the previous workers keep running.
+    """
     try:
         settings = settings_from(options)
         check_settings(settings)
@@ -148,7 +153,7 @@ def _take_over(options: dict[str, Any]) -> None:
 
 
 def asgi() -> service.AsgiService:
-    """Returns the service as an application for another ASGI server. PETSTORE_* variables configure it.
+    """Returns the service as an application for another ASGI server. It is configured with PETSTORE_* variables.
 
     Example: uvicorn --factory petstore.cli.serve:asgi
     """
@@ -168,7 +173,7 @@ def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
             raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
     settings = settings_from(options)
     check_settings(settings)
-    with ThreadPoolExecutor(1) as thread:  # because this thread may already be running an event loop
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails if this thread is already running an event loop
         thread.submit(asyncio.run, _check_urls(settings)).result()
         _prepare_data(settings)
         thread.submit(asyncio.run, _check_stores(settings)).result()
@@ -185,9 +190,10 @@ def _prepare_data(settings: Settings) -> None:
 
 
 async def _check_stores(settings: Settings) -> None:
-    """Waits until the schema is up to date. Raises OperatorError, for example if a copy is unfinished.
+    """Waits until the schema is up to date.
 
-    Ignores an unavailable store, because it may soon be available again.
+    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores an unavailable
+    store, because it may soon be available again.
     """
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
@@ -213,7 +219,7 @@ async def _check_reload(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _required(name: str, url: str | None) -> Iterator[None]:
-    """Converts Unavailable to OperatorError if a URL is given, and ignores it otherwise."""
+    """If a URL is given, converts Unavailable to OperatorError. Otherwise, suppresses Unavailable."""
     try:
         yield
     except Unavailable as error:
@@ -230,19 +236,20 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """Disables the gate's fallback, which would hide an outage of Redis and create a file."""
+    """Returns settings that disable the gate's fallback, which would hide a Redis outage and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:
     """Waits until the schema is up to date. There is no timeout, because an interrupted migration would start over.
 
-    Raises Unavailable if a store does not respond. Raises OperatorError, for example if a copy is unfinished.
+    Raises Unavailable if a store does not respond. Raises OperatorError if a store cannot be used, for example because
+    a copy is unfinished.
     """
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # unlike the queries for a request, this has no timeout
+            await store.transfer.rows(COUNTERS, None, 1)  # unlike queries that serve requests, this has no timeout
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
@@ -273,10 +280,10 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the data already exists.
+    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the demo data already exists.
 
-    Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example after an
-    interrupted start.
+    Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example
+    because an earlier start was interrupted.
     """
     if settings.store is not None:
         raise OperatorError("--demo cannot be combined with --store")
@@ -292,12 +299,12 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
     """Returns True if both environments are empty, and False if both contain the demo data.
 
-    Raises OperatorError if they contain other data.
+    Raises OperatorError if an environment contains other data.
     """
     await _wait_for_schema(backends)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):
         return True
     if not all([await demo_data.is_demo(store) for store in stores]):
-        raise OperatorError(f"--demo: {data} already contains other data; give another --data, or omit --demo")
+        raise OperatorError(f"--demo: {data} already contains other data; choose another --data, or omit --demo")
     return False

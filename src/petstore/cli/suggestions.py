@@ -1,7 +1,7 @@
 """Rewrites the commands in messages, so that operators can type them as printed.
 
 Messages contain commands in backticks, such as `petstore WORDS`, with placeholders in capital letters. `as_typed`
-rewrites these commands before a message is printed. `suggestion` returns a command that is not part of a sentence.
+rewrites these commands before a message is printed. `suggestion` returns a single command, to be printed on its own.
 """
 
 import re
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
-RUNNING = ("serve", "console")  # these occupy their terminal, so operators need another one
+RUNNING = ("serve", "console")  # these keep running, so operators need another terminal
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
@@ -32,14 +32,14 @@ def suggestion(words: str, options: str | None = None) -> str:
 
 
 def is_given(name: str) -> bool:
-    """Whether the operator set this option of the current command, as an argument or with an environment variable."""
+    """Returns whether the operator set this option, either on the command line or with an environment variable."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source(name) if context else None
     return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def _given_options() -> str:
-    """Returns the backend options that the operator set, and --data if the next command needs another terminal.
+    """Returns the backend options that the operator set, and --data if the command must run in another terminal.
 
     Includes options set with environment variables, and makes all paths absolute. The other terminal may not have the
     same variables or the same current directory.
@@ -60,7 +60,7 @@ def _given_options() -> str:
 
 
 def _program() -> str:
-    """Returns the command that starts this program: `petstore` if it is on PATH, and its path otherwise."""
+    """Returns the command that starts this program: `petstore` if it is on PATH, or its path otherwise."""
     if shutil.which("petstore"):
         return "petstore"
     called = Path(sys.argv[0])

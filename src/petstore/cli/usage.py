@@ -1,4 +1,4 @@
-"""`petstore usage`: shows how many requests each key sent, in a table with sparklines."""
+"""`petstore usage`: shows how many requests each key has sent, in a table with sparklines."""
 
 import time
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from petstore.wording import when
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
 OPERATION_NAMES = [each.name for each in OPERATIONS]
-SPARKLINE_MAX = 30  # characters, so that table rows fit in a terminal
+SPARKLINE_MAX = 30  # characters; a longer sparkline would make table rows too wide for a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
 }  # fmt: skip
 
 
 class Period(NamedTuple):
-    """The period to show, with its name for tables and its name for sentences."""
+    """The period to show. `name` is used in tables, and `in_words` in sentences."""
 
     span: Span
     end: float
@@ -46,17 +46,17 @@ class Period(NamedTuple):
 @click.option("--span", type=click.Choice(list(SPANS)), help="The period to show, ending now.  [default: day]")
 @click.option("--month", type=Month(), metavar="YYYY-MM", help="Show a calendar month (UTC) instead of --span.")
 @limit_option(20)
-@click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Only requests for this operation.")
+@click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Count only requests for this operation.")
 @click.option("--after", default="", metavar="KEY_ID",
-              help="Only keys after KEY_ID, the last key on the previous page.")  # fmt: skip
+              help="Continue after KEY_ID, the last key on the previous page.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True,
-              help="Print billing data as CSV, with every key's admitted requests.")  # fmt: skip
+              help="Print the number of admitted requests for every key as CSV, for billing.")  # fmt: skip
 @on_data("read")
 async def usage(
     backends: Backends, key_id: str | None, environment: Environment, span: SpanName | None, month: str | None,
     limit: int, operation: OperationName | None, after: str, as_csv: bool,
 ) -> Output:  # fmt: skip
-    """Show requests for all keys, busiest first, or for one key over time.
+    """Show request counts for all keys, busiest first, or for one key over time.
 
     KEY_ID is a key's id, as shown by keys list.
 
@@ -67,7 +67,7 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    Base bills on "admitted", which counts all requests so far, except those refused with 429. A running service updates
+    For billing, use "admitted". It counts all requests so far, except those refused with 429. A running service updates
     the counts of 429s and errors every five seconds.
 
     --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is

@@ -23,28 +23,29 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--key",
     envvar="PETSTORE_VERIFY_KEY",
     metavar="KEY",
-    help="An API key that nothing else uses. Set PETSTORE_VERIFY_KEY instead to keep it out of the process list.",
+    help="An API key that nothing else uses. To keep it out of the process list, set PETSTORE_VERIFY_KEY instead.",
 )
 @click.option(
     "--also",
     multiple=True,
     metavar="URL",
-    help="Another address of the same environment, such as a single node. Repeatable.",
+    help="Another address of the same environment, such as the address of a single node. Repeatable.",
 )
 @click.option(
     "--limit-key",
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
-    help="Another API key, with a limit of 10 to 200 a minute, to check limits. Or set PETSTORE_VERIFY_LIMIT_KEY.",
+    help="A second API key, limited to between 10 and 200 requests per minute, for checking rate limits."
+    " Can also be set with PETSTORE_VERIFY_LIMIT_KEY.",
 )
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
     default="contract",
     show_default=True,
-    help="With spec, check only what the specification requires of every implementation.",
+    help="Use spec to check only the requirements of the specification, which apply to every implementation.",
 )
-@click.option("--write", is_flag=True, help="Add animals, even to the live environment.")
+@click.option("--write", is_flag=True, help="Allow the command to add animals to the live environment.")
 @json_option
 def verify(
     url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
@@ -52,8 +53,8 @@ def verify(
     """Check that the deployment at URL, including its proxy, keeps the API's promises.
 
     URL is a base URL that clients use. The command needs no access to the machines. It sends at most 400 requests
-    and takes at most two minutes. On staging, it adds animals whose names begin with verify-. On live, it only reads,
-    unless --write is given. To use your own CA certificates, set SSL_CERT_FILE.
+    and takes at most two minutes. In the staging environment, it adds animals whose names begin with verify-. In the
+    live environment, it only reads, unless --write is given. To use your own CA certificates, set SSL_CERT_FILE.
 
     \b
     Exit code:
@@ -90,7 +91,7 @@ def verify(
 
 
 def _checked(key: str | None, option: str) -> str:
-    """Returns the key. Raises OperatorError, without repeating the key, if it is missing or invalid."""
+    """Returns the key. If it is missing or invalid, raises OperatorError with a message that does not repeat it."""
     if not key:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
         raise OperatorError(f"no API key; give {option} or set {variable}")
@@ -115,7 +116,7 @@ def _lines(results: list[Result]) -> list[str]:
 
 
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
-    """Prints instructions for removing the added animals. Standard output is reserved for results."""
+    """Prints to standard error how to remove the added animals. Standard output is reserved for results."""
     click.echo(
         as_typed(f"Added {counted(session.added, 'animal')}. To find the key's id, run `petstore keys identify`."),
         err=True,
