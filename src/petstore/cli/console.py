@@ -84,7 +84,9 @@ def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
     if is_new:
         say_created(settings)
     record_console(settings.data, sign_in_url(settings))
-    click.echo(f"The console shows {shown_data(settings)}. Use this one-time link within an hour:\n\n  {address}\n")
+    click.echo(
+        f"The console shows {shown_data(settings)}. To sign in, open this one-time link within an hour:\n\n  {address}\n"
+    )
     click.echo(
         as_typed(
             "To give an operator their own token, so that the audit log shows their name, run"
