@@ -85,7 +85,8 @@ def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
         say_created(settings)
     record_console(settings.data, sign_in_url(settings))
     click.echo(
-        f"The console shows {shown_data(settings)}. To sign in, open this one-time link within an hour:\n\n  {address}\n"
+        f"The console shows {shown_data(settings)}. To sign in, open this one-time link within an hour:"
+        f"\n\n  {address}\n"
     )
     click.echo(
         as_typed(
