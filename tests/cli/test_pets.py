@@ -194,7 +194,7 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     petstore.text("pets", "undo-import", added["import"], "--yes")
     for pet_id, reason in (
         ("2", "animal 2 has not been removed from live"),
-        ("3", f"animal 3 was removed when {added['import']} was undone; import x.csv again"),
+        ("3", f"animal 3 was removed when {added['import']} was undone; to get it back, import x.csv again"),
         ("98", "there is no removed animal 98 in live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)

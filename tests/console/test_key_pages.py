@@ -234,7 +234,7 @@ def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now
     assert "The old secret no longer works." in text_of(ended) and "Disable the old secret now" not in ended.text
     assert (status_of(server, new), status_of(server, old)) == (200, 401)
     assert cells(ended, "What")[0] == "end old secret"
-    assert "nothing to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))
+    assert "no overlap to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))
 
 
 def test_the_contact_of_a_key_is_shown_where_someone_may_have_to_write_to_its_owner(
