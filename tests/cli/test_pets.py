@@ -392,7 +392,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
         "undo import", added["import"], "x.csv, 2 animals, 1 kept"
     )  # fmt: skip
     again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
-    assert again_message == f"{added['import']} is already undone: 2 removed, 1 kept"
+    assert again_message == f"{added['import']} has already been undone: 2 removed, 1 kept"
     again = petstore.json("pets", "import", str(file))
     text = petstore.text("pets", "undo-import", again["import"], "--yes")
     assert text == "3 animals removed from live.\n"

@@ -329,7 +329,9 @@ class Admin:
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
-            raise OperatorError(f"{import_id} is already undone: {counts.removed:,} removed, {counts.kept:,} kept")
+            raise OperatorError(
+                f"{import_id} has already been undone: {counts.removed:,} removed, {counts.kept:,} kept"
+            )
         return counts._replace(removed=counts.removed - gone)
 
     async def _import(self, import_id: str) -> Import:

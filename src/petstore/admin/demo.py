@@ -143,7 +143,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
 
 
 async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
-    """Adds the keys. Returns their ids by name."""
+    """Adds the keys. Returns a mapping of key names to key ids."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None

@@ -45,7 +45,7 @@ class Checked(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """A warning about unknown columns, or an empty string."""
+        """A warning about unknown columns, or an empty string if there are none."""
         names = ", ".join(map(quoted, self.unknown_columns[:COLUMNS_LISTED_MAX]))
         if len(self.unknown_columns) > COLUMNS_LISTED_MAX:
             names += " …"

@@ -32,6 +32,6 @@ def members_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of_pet(pet: Pet) -> dict[str, str]:
-    """Returns a mapping of column names to an animal's values as strings. None becomes an empty string."""
+    """Returns an animal's values as strings, by column name. None becomes an empty string."""
     values = zip(COLUMNS, msgspec.structs.astuple(pet), strict=True)
     return {name: "" if value is None else str(value) for name, value in values}

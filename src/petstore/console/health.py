@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Response times of a node's workers in milliseconds, rounded up to the next histogram bound."""
+    """Response times of a node's workers in milliseconds, rounded up to the next bound of the histogram."""
 
     requests: int
     p50: float

@@ -168,7 +168,7 @@ async def refresh(request: ConsoleRequest) -> Response:
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """Returns the next rows of the key's history."""
+    """Returns the next rows of the key's history table."""
     subject = _subject(await request.key())
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 

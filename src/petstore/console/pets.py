@@ -239,7 +239,7 @@ def is_id(text: str) -> bool:
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """Returns the next rows of the animal's history."""
+    """Returns the next rows of the animal's history table."""
     subject = _subject(_pet_id(request))
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
