@@ -224,7 +224,7 @@ class Admin:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals with their old values. If any animal cannot be restored, restores none of them."""
+        """Restores removed animals with their old values. If any animal cannot be restored, does not restore any."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:

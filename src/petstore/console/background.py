@@ -81,7 +81,7 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """A background job: an import, export, undo or restore. `done` and `total` measure the progress of the current step."""
+    """A background job: an import, export, undo or restore. `done` and `total` are the progress of the current step."""
 
     environment: Environment
     title: str

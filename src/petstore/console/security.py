@@ -59,7 +59,7 @@ class SecurityMiddleware:
         except ClientDisconnect:
             pass  # the client is gone
         except Exception:
-            # `internal_error` has already logged the exception and sent an error page. Starlette then reraises the exception.
+            # `internal_error` has already logged the exception and sent an error page. Starlette still reraises it.
             if refusal is not None:
                 raise
 
