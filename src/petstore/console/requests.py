@@ -74,8 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is true, the part contains the first rows of a new search, and the address bar changes to the search's
-        URL.
+        If `first` is true, the part contains the first rows of a new search, and the address bar changes to its URL.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
