@@ -246,7 +246,7 @@ def test_an_overlap_can_be_ended_early(petstore: Commands) -> None:
     assert "no longer works" in petstore.text("keys", "end-overlap", made["id"])
     assert petstore.json("keys", "show", made["id"])["old_secret_until"] is None
     assert last_entry(petstore) == ("end old secret", made["id"])
-    assert "nothing to end" in petstore.fails_in_one_line("keys", "end-overlap", made["id"])
+    assert "no overlap to end" in petstore.fails_in_one_line("keys", "end-overlap", made["id"])
 
 
 def test_shown_key_has_the_time_of_its_last_rotation(petstore: Commands) -> None:

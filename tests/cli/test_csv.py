@@ -32,7 +32,7 @@ def test_csv_rows_after_one_that_cannot_be_read_are_read(petstore: Commands, tmp
     assert {3, 5, 7, 8, 11} == set(bad)
     assert bad[3] == '"\\xff,2" is not valid UTF-8; save the file as CSV UTF-8'
     assert bad[11] == '"Ada\\xfe,6" is not valid UTF-8; save the file as CSV UTF-8'
-    assert bad[5] == "longer than 64 KiB; write one animal per line"
+    assert bad[5] == "the line is longer than 64 KiB; write one animal per line"
     assert bad[7].startswith("not valid CSV (each row must be on one line): ")
     assert bad[8].startswith("categoryId")
     assert len(import_fails(petstore, file)) == 5

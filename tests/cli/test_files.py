@@ -310,7 +310,7 @@ def test_lines_after_one_that_is_too_long_are_read(petstore: Commands, tmp_path:
     file = tmp_path / "animals.jsonl"
     longest = good.ljust(LINE_MAX - 1) + b"}\n"
     file.write_bytes(b"".join([longest, good.ljust(LINE_MAX) + b"}\n", good.ljust(3 * LINE_MAX) + b"}\n", bad]))
-    too_long = "longer than 64 KiB; write one animal per line"
+    too_long = "the line is longer than 64 KiB; write one animal per line"
     second, third, fourth = import_fails(petstore, file)
     assert (second, third) == (f"line 2: {too_long}", f"line 3: {too_long}")
     assert fourth.startswith("line 4: ")
@@ -321,7 +321,7 @@ def test_lines_after_one_that_is_too_long_are_read(petstore: Commands, tmp_path:
 def test_a_csv_line_that_is_too_long_is_refused(petstore: Commands, tmp_path: Path) -> None:
     file = tmp_path / "animals.csv"
     file.write_bytes(b"name,categoryId\nRex,1\nRex,".ljust(LINE_MAX + 100, b"1"))
-    assert import_fails(petstore, file) == ["line 3: longer than 64 KiB; write one animal per line"]
+    assert import_fails(petstore, file) == ["line 3: the line is longer than 64 KiB; write one animal per line"]
 
 
 def test_checking_stops_after_10000_bad_rows(petstore: Commands, tmp_path: Path) -> None:

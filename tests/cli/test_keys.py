@@ -203,7 +203,7 @@ def test_identify_names_the_operator_of_a_token(petstore: Commands) -> None:
     assert said.returncode == 2 and "the token of the operator Ada L; revoke it" in said.stderr
     assert "operators revoke 'Ada L'" in said.stderr and token not in said.stderr
     petstore.text("operators", "revoke", "Ada L")
-    assert "no active operator has it" in answering(petstore, token, "keys", "identify").stderr
+    assert "does not belong to an active operator" in answering(petstore, token, "keys", "identify").stderr
 
 
 def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands, tmp_path: Path) -> None:

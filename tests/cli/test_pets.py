@@ -194,7 +194,7 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     petstore.text("pets", "undo-import", added["import"], "--yes")
     for pet_id, reason in (
         ("2", "animal 2 has not been removed from live"),
-        ("3", f"animal 3 was removed when {added['import']} was undone; import x.csv again"),
+        ("3", f"animal 3 was removed when {added['import']} was undone; to get it back, import x.csv again"),
         ("98", "there is no removed animal 98 in live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
@@ -392,7 +392,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
         "undo import", added["import"], "x.csv, 2 animals, 1 kept"
     )  # fmt: skip
     again_message = petstore.fails_in_one_line("pets", "undo-import", added["import"], "--yes")
-    assert again_message == f"{added['import']} is already undone: 2 removed, 1 kept"
+    assert again_message == f"{added['import']} has already been undone: 2 removed, 1 kept"
     again = petstore.json("pets", "import", str(file))
     text = petstore.text("pets", "undo-import", again["import"], "--yes")
     assert text == "3 animals removed from live.\n"

@@ -134,7 +134,7 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient) -
     assert f"/staging/animals?added_by={key_id}" in operator.get(f"/staging/keys/{key_id}").text
     token = operator.console.add_operator("grace")
     of_operator = operator.post("/live/keys/identify", secret=token)
-    assert "the token of the operator grace, not a key's secret. Revoke it under Operators." in text_of(of_operator)
+    assert "This token belongs to operator grace. It is not a key's secret." in text_of(of_operator)
     assert token not in of_operator.text
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
 
@@ -234,7 +234,7 @@ def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now
     assert "The old secret no longer works." in text_of(ended) and "Disable the old secret now" not in ended.text
     assert (status_of(server, new), status_of(server, old)) == (200, 401)
     assert cells(ended, "What")[0] == "end old secret"
-    assert "nothing to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))
+    assert "no overlap to end" in text_of(operator.submit(f"/live/keys/{key_id}/end-old-secret"))
 
 
 def test_the_contact_of_a_key_is_shown_where_someone_may_have_to_write_to_its_owner(

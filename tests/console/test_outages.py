@@ -33,7 +33,7 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
         page = operator.get("/staging/keys")
         assert (cells(page, "Id"), cells(page, "Today")) == ([key.id], ["unknown"])
         assert re.search(
-            r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, limits apply per node",
+            r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, each node applies the limits",
             text_of(page),
         )
         assert "unknown" in text_of(operator.get(f"/staging/keys/{key.id}"))

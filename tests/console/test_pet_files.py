@@ -62,7 +62,7 @@ def test_an_import_is_undone_from_its_page(operator: ConsoleClient, server: Serv
     assert cells(operator.get(f"/live/animals?q={mark}"), "Id") == [changed]
     again = operator.get(path)
     assert "This import was undone." in text_of(again) and f'action="{path}/undo"' not in again.text
-    assert "is already undone" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
+    assert "has already been undone" in text_of(finished_job(operator, operator.post(f"{path}/undo")))
     assert operator.get(path.replace("live", "staging")).status_code == 404
     assert operator.get("/live/animals/imports/%00").status_code == 404
 

@@ -84,7 +84,7 @@ class Admin:
         return await self._change_key(key_id, "update key", changes, base)
 
     async def suspend_key(self, key_id: str) -> ApiKey:
-        """Suspends a key. The service refuses the key's requests until an operator resumes it."""
+        """Suspends a key. The service refuses the key's requests until an operator resumes the key."""
         active = msgspec.structs.replace(await self.key(key_id), suspended=None)
         try:
             return await self._change_key(key_id, "suspend key", KeyChanges(suspended=self._clock()), active)
@@ -98,10 +98,10 @@ class Admin:
         return await self._change_key(key_id, "resume key", KeyChanges(suspended=None))
 
     async def identify_key(self, secret: str) -> tuple[ApiKey, float | None] | None:
-        """Returns the key that has this secret, and the time when the secret expires.
+        """Returns the key that this secret belongs to, and the time when the secret expires.
 
-        The time is None if the secret does not expire before the key. Returns None if no key in this environment has
-        this secret.
+        The time is None unless the secret expires earlier than the key. Returns None if the secret does not belong to
+        any key in this environment.
         """
         found = await self._store.keys.find(digest_of(secret))
         if found is None:
@@ -133,7 +133,7 @@ class Admin:
         key = await self._not_revoked(key_id)
         until = await self._store.keys.old_secret_until(key_id, self._clock())
         if until is None:
-            raise OperatorError(f"{key_id} has no old secret that still works, so there is nothing to end")
+            raise OperatorError(f"{key_id} has no old secret that still works, so there is no overlap to end")
         entry = self._entry("end old secret", key_id, f"old secret would have worked until {when(until)}")
         await self._store.keys.end_old_secrets(key_id, entry)
         return key
@@ -192,12 +192,15 @@ class Admin:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Sets the animals' status. Returns the animals that exist. Writes an audit entry for each change."""
+        """Sets the status of the animals that exist, and returns them. Writes an audit entry for each change."""
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._entry("set status", ""))
 
     async def remove_pets(self, pet_ids: Sequence[int]) -> Removed:
-        """Removes animals and skips ids that do not exist. Raises OperatorError if the only id does not exist."""
+        """Removes animals. Ignores ids that do not exist.
+
+        Raises OperatorError if only one id is given and it does not exist.
+        """
         _check_count(pet_ids)
         if len(pet_ids) == 1:
             await self._pet(pet_ids[0])
@@ -211,7 +214,9 @@ class Admin:
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the animals that `count_added` counted if they still match. Keeps animals that were added later.
+        """Removes the animals that `count_added` counted and that still match the query.
+
+        Keeps animals that were added later.
 
         Calls `removing` with the number of animals removed so far.
         """
@@ -219,7 +224,7 @@ class Admin:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore_pets(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals with their old values. If one animal cannot be restored, restores none."""
+        """Restores removed animals with their old values. If any animal cannot be restored, does not restore any."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -246,21 +251,21 @@ class Admin:
             return f"animal {pet_id} has not been removed from {self._store.environment}"
         by = await self._store.imports.of_pet(pet_id, self._clock())
         if by is not None and by.state in ("undoing", "undone"):
-            return f"animal {pet_id} was removed when {by.id} was undone; import {by.name} again"
+            return f"animal {pet_id} was removed when {by.id} was undone; to get it back, import {by.name} again"
         return f"there is no removed animal {pet_id} in {self._store.environment}"
 
     async def begin_import(self, name: str, checked: Checked, repeats: str = "") -> Import:
-        """Begins to import a checked file. If an import of the same content is running, returns that import.
+        """Begins to import a checked file. If the same content is already being imported, returns the running import.
 
         If the content has already been imported, returns the earlier import, whose state is `done`. The caller can then
-        ask the operator whether to import the content again. To do that, pass the earlier import's id as `repeats`.
+        ask the operator whether to import the content again, and pass the earlier import's id as `repeats` to do so.
         """
         shown = name.encode(errors="replace").decode()  # file names are not always valid UTF-8
         begun = await self._store.imports.begin(checked.sha256, checked.animals, self._entry("import", shown), repeats)
-        if begun.total != checked.animals:  # the content was imported in a different format
+        if begun.total != checked.animals:  # the earlier import used a different format
             raise OperatorError(
-                f"{begun.id} has the same content, but found {counted(begun.total, 'animal')}"
-                f" instead of {checked.animals:,}; use the same --format"
+                f"{begun.id} is an import of the same content, but it found {counted(begun.total, 'animal')}"
+                f" instead of {checked.animals:,}; use the same --format as that import"
             )
         return begun
 
@@ -305,7 +310,7 @@ class Admin:
     async def earlier_import(self, sha256: str) -> Import | None:
         """Returns the running import of the file with this hash, or the newest finished one if none is running.
 
-        Returns None if there is neither. Raises OperatorError if the disk is nearly full.
+        Returns None if there is no such import. Raises OperatorError if the disk is nearly full.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._clock())
@@ -324,7 +329,9 @@ class Admin:
         is_undone = found.state != "undone" and await self._store.imports.undo(import_id, entry, removing)
         counts = await self._store.imports.undone(import_id)
         if not is_undone:
-            raise OperatorError(f"{import_id} is already undone: {counts.removed:,} removed, {counts.kept:,} kept")
+            raise OperatorError(
+                f"{import_id} has already been undone: {counts.removed:,} removed, {counts.kept:,} kept"
+            )
         return counts._replace(removed=counts.removed - gone)
 
     async def _import(self, import_id: str) -> Import:
@@ -336,14 +343,14 @@ class Admin:
     # Operators
 
     async def identify_operator(self, token: str) -> Operator:
-        """Returns the active operator who has this token."""
+        """Returns the active operator to whom this token belongs."""
         operator = await self._store.operators.find(digest_of(token))
         if operator is None:
-            raise OperatorError("this is an operator token, but no active operator has it")
+            raise OperatorError("this is an operator token, but it does not belong to an active operator")
         return operator
 
     async def add_operator(self, name: str, role: Role = "operator") -> tuple[Operator, str]:
-        """Adds an operator. Returns the operator and the token. Only a hash of the token is stored."""
+        """Adds an operator. Returns the operator and their token. Only a hash of the token is stored."""
         operator, token = new_operator(name, self._clock(), role), mint_token()
         if not await self._store.operators.add(operator, digest_of(token), self._entry("add operator", name, role)):
             raise OperatorError(f"operator {name} already exists; revoke that operator first")
@@ -387,7 +394,7 @@ class Admin:
 async def check_adder(store: Store, name: str) -> None:
     """Raises OperatorError unless `name` identifies a key, an import or an operator who has added animals.
 
-    Also raises Unavailable.
+    Raises Unavailable if the store does not respond.
     """
     if not await store.pets.is_adder(name):
         raise OperatorError(
@@ -415,7 +422,10 @@ def described_import(found: Import) -> str:
 
 
 async def newest_entry(store: Store, **wanted: str) -> AuditEntry | None:
-    """Returns the newest matching audit entry, or None. See `Audit.find` for the arguments. Raises Unavailable."""
+    """Returns the newest matching audit entry, or None if there is none. Raises Unavailable.
+
+    See `Audit.find` for the arguments.
+    """
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, **wanted)

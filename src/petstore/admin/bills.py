@@ -1,4 +1,4 @@
-"""Creates bills, which list each key's admitted requests, for display as tables and CSV files."""
+"""Creates bills. A bill lists how many requests were admitted for each key."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -16,7 +16,7 @@ CSV_COLUMNS = ["key", "name", "environment", "plan", "admitted", *BILLED]
 
 
 class BilledKey(NamedTuple):
-    """One key's admitted requests. The counts in `operations` add up to `admitted`."""
+    """The number of requests that were admitted for one key. The counts in `operations` add up to `admitted`."""
 
     key_id: str
     name: str
@@ -35,7 +35,7 @@ class BilledKey(NamedTuple):
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Returns the admitted requests of every key in an environment, highest number first. Raises Unavailable."""
+    """Returns the number of admitted requests for each key in an environment, highest first. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

@@ -8,7 +8,7 @@ from petstore.operations import OperationName
 from petstore.store.usage import Usage
 from petstore.usage import Measure, Span
 
-# Each bar is divided into these classes. Unlike usage measures, they do not overlap.
+# Each bar is divided into these classes. Unlike the measures in usage data, the classes do not overlap.
 ResponseClass = Literal["ok", "client_error", "unauthorized", "refused", "banned", "server_error"]
 RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
@@ -42,7 +42,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """Returns bars for each key's requests, for one operation or for all operations. Raises Unavailable."""
+    """Returns bars for each key's requests, either for one operation or for all operations. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
@@ -68,8 +68,8 @@ def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds
 def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
     """Returns the number of requests in each class.
 
-    A request can be admitted during one bar and fail during the next, so there may be more errors than admitted
-    requests. In that case, `ok` is 0 instead of negative.
+    A request can be admitted in one bar's interval and fail in the next one, so a bar may have more errors than
+    admitted requests. In that case, `ok` is 0 instead of negative.
     """
     ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
     return {

@@ -56,7 +56,8 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)  # used in turn; dogs and cats are the most common
+# Animals are assigned to these categories in turn. Most of them are dogs or cats.
+CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)
 
 # The share of a key's requests that each operation and measure accounts for. `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
@@ -73,8 +74,8 @@ class _Key(NamedTuple):
     age: float
     per_hour: float
     mix: Mix
-    life: float | None = None  # seconds until it expires
-    unused: float = 0  # days since its last request
+    life: float | None = None  # seconds from creation to expiry
+    unused: float = 0  # days since the key's last request
 
 
 ANONYMOUS_PER_HOUR: dict[AnonymousMeasure, float] = {"unauthorized": 36, "anonymous_client_error": 4}
@@ -118,7 +119,7 @@ async def is_demo(store: Store) -> bool:
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Adds demo data to both environments. Returns the secret of a new key for each one. Raises Unavailable."""
+    """Adds demo data to both environments. Returns a new key's secret for each environment. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
@@ -142,7 +143,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
 
 
 async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
-    """Adds the keys. Returns their ids by name."""
+    """Adds the keys. Returns a mapping of key names to key ids."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
@@ -188,7 +189,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns each key's day window. It covers the same period as the usage, so that it matches the charts."""
+    """Returns each key's day window. The window covers the same period as the usage, so that it matches the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -227,7 +228,7 @@ def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, 
             continue
         for number, ((operation, measure), part) in enumerate(key.mix.items()):
             if measure == "refused" and load < 0.7:
-                continue  # when the load is low, the client stays within its limits
+                continue  # the client exceeds its limits only when the load is high
             requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
                 yield OperationUsage(key_id, start, measure, requests, operation)
@@ -246,8 +247,8 @@ def _load(start: int) -> float:
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounds up or down. The larger the fractional part, the more often it rounds up.
+    """Rounds up or down. The larger the fractional part, the more often the number is rounded up.
 
-    As a result, small counts do not always become zero.
+    As a result, small numbers are not always rounded to zero.
     """
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -10,7 +10,8 @@ ELEMENT_MAX = 64 * 1024  # bytes
 _WHITE_SPACE = re.compile(rb"[ \t\r\n]*")
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _STRING = rb'"' + _IN_STRING.pattern + rb'"'
-# Both patterns stop at a bracket, or at a string that continues in the next block. The first also stops at a comma.
+# Both patterns stop at a bracket, or at a string that continues in the next block. The first pattern also stops at a
+# comma.
 _OUTSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
 _INSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 
@@ -76,10 +77,13 @@ class _Element:
         self.is_complete = False
         self._depth = 0
         self._in_string = False
-        self._is_escaped = False  # the last byte was a backslash in a string
+        self._is_escaped = False  # the last byte was an unescaped backslash in a string
 
     def extend(self, block: bytes, start: int) -> int:
-        """Adds bytes until the element or the block ends. Returns the index of the next byte. Raises NotAnArray."""
+        """Adds bytes until the element or the block ends, and returns the index of the next byte.
+
+        Raises NotAnArray if the element is too long.
+        """
         at = start
         while at < len(block) and not self.is_complete:
             at = self._next_in_string(block, at) if self._in_string else self._next(block, at)
@@ -106,7 +110,7 @@ class _Element:
             self._is_escaped = False
             return at + 1
         at = _end_of(_IN_STRING, block, at)
-        byte = block[at : at + 1]  # a closing quote, a backslash at the end of the block, or nothing
+        byte = block[at : at + 1]  # a closing quote, a backslash that ends the block, or empty at the end of the block
         self._in_string = byte != b'"'
         self._is_escaped = byte == b"\\"
         return at + len(byte)

@@ -13,7 +13,7 @@ from petstore.rate_limits import ADMITTED, SECOND, BanPolicy, Window, Windows, a
 from petstore.store import Store
 from petstore.wording import when
 
-BATCH = 1_000  # keys per call to the gate
+BATCH = 1_000  # maximum number of keys per call to the gate
 
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
@@ -42,10 +42,11 @@ class AfterBan(NamedTuple):
             return f"The key is {self.state}, so its requests are still refused."
         if self.used_up is None:
             return "The next request will be admitted."
-        return f"The limit per {self.used_up} is used up. Requests are admitted again from {when(self.admitted_from)}."
+        again = f"Requests will be admitted again from {when(self.admitted_from)}."
+        return f"The limit per {self.used_up} is used up. {again}"
 
 
-# The sort key for each order. Python's sort is stable, so API keys that compare equal stay newest first.
+# The sort key for each sort order. Python's sort is stable, so API keys that compare equal stay newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,

@@ -15,10 +15,10 @@ from petstore.errors import OperatorError
 from petstore.pets import NewPet, Origin, Page
 
 BATCH = 2_000  # rows read at a time
-LISTED_MAX = 100  # bad rows listed in a message
+LISTED_MAX = 100  # maximum number of bad rows listed in a message
 BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
-COLUMNS_LISTED_MAX = 10  # unknown columns listed in a message
-MARK = 16  # bytes of the digest to keep for each BATCH; about 30 MiB in total for a 100 GiB file
+COLUMNS_LISTED_MAX = 10  # maximum number of unknown columns listed in a message
+MARK = 16  # bytes of the digest to keep for each BATCH of rows; about 30 MiB in total for a 100 GiB file
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """A warning about unknown columns, or an empty string."""
+        """A warning about unknown columns, or an empty string if there are none."""
         names = ", ".join(map(quoted, self.unknown_columns[:COLUMNS_LISTED_MAX]))
         if len(self.unknown_columns) > COLUMNS_LISTED_MAX:
             names += " …"
@@ -111,7 +111,7 @@ class PetFile:
         return checked
 
     async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
-        """Yields all animals in batches. Each batch comes with the number of animals before it in the file.
+        """Yields all animals in batches. Each batch is paired with the number of animals that precede it.
 
         Verifies the digest of each batch before yielding it. Raises OperatorError if the file has changed since it was
         checked.
@@ -162,10 +162,11 @@ async def write_pets(
     progress: Callable[[int], None] = lambda count: None,
     origins: Callable[[Sequence[int]], Awaitable[Mapping[int, Origin]]] | None = None,
 ) -> int:
-    """Writes animals to a file and returns how many were written. Raises Unavailable and OSError.
+    """Writes animals to a file and returns how many were written.
 
     `page_after(id)` returns the next page of animals, whose ids are higher than `id`. Calls `progress` after each page
     with the number of animals written so far. If `origins` is given, also writes who added each animal and when.
+    Raises Unavailable, or OSError if the file cannot be written.
     """
     after, count, more = 0, 0, True
     columns = (*COLUMNS, *ORIGIN_COLUMNS) if origins else COLUMNS

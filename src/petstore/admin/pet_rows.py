@@ -22,11 +22,11 @@ from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
-LINE_MAX = 64 * 1024  # bytes; longer lines are cut to LINE_MAX + 1 bytes, which shows that they are too long
+LINE_MAX = 64 * 1024  # bytes; longer lines are truncated to LINE_MAX + 1 bytes, so they still exceed the limit
 DELIMITERS = ",;\t"  # for .csv files; spreadsheet programs choose one based on the locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # messages show at most this many characters of a string from a file
-COMPARED_MAX = 100  # how many column or member names are checked for misspellings
+SHOWN_MAX = 60  # maximum number of characters that a message shows of a string from a file
+COMPARED_MAX = 100  # maximum number of column or member names that are checked for misspellings
 Row = tuple[int, NewPet | str]  # the line number, and either the animal or an error message
 
 
@@ -120,7 +120,7 @@ def csv_rows(reading: Reading) -> Iterator[Row | None]:
 def _text_of(line: bytes, number: int, remedy: str) -> str:
     """Decodes a line. Raises OperatorError if it is too long or not valid UTF-8."""
     if len(line) > LINE_MAX:
-        raise OperatorError(f"longer than {LINE_MAX // 1024} KiB; write one animal per line")
+        raise OperatorError(f"the line is longer than {LINE_MAX // 1024} KiB; write one animal per line")
     return _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, remedy)
 
 
@@ -148,7 +148,7 @@ def _check_header(names: list[str], line: str) -> None:
         raise OperatorError(f"the header line does not contain {' or '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=16)  # all rows in a file usually have the same members
+@functools.lru_cache(maxsize=16)  # usually, all rows in a file have the same members, so they share a result
 def _misspelled(names: tuple[str, ...]) -> str:
     """Returns the first name that is probably misspelled, with a suggestion, or an empty string if there is none."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
@@ -166,17 +166,20 @@ def _spelling(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# There is no warning about imported columns, other exported columns, or unnamed columns from spreadsheets.
+# Columns that do not cause a warning: imported columns, other exported columns, and unnamed columns from spreadsheets.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
 def _pet_of_json(content: bytes, noun: str) -> NewPet:
-    """Parses a new animal. Raises OperatorError. Error messages refer to the content as `noun`."""
+    """Parses a new animal.
+
+    Raises OperatorError if the content is invalid. The message refers to the content as `noun`.
+    """
     try:
         new = parse_new_pet(content)
     except InvalidBody as error:
         explained = _explained(error, _members_of(content)).replace("The body", noun, 1)
-        if noun == "the line":  # the line number is shown before the message
+        if noun == "the line":  # callers put the number of the line in the file before the message
             explained = explained.replace(" at line 1, column", " at column", 1)
         raise OperatorError(explained) from None
     if misspelled := _misspelled(tuple(_members_of(content))):
@@ -193,7 +196,7 @@ def _members_of(content: bytes) -> dict[str, Any]:
 
 
 def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
-    """Converts the values in a CSV row to an animal. Raises OperatorError."""
+    """Converts the values in a CSV row to an animal. Raises OperatorError if the row is invalid."""
     if len(values) > len(names):
         raise OperatorError(f"the row has more values than the header line has columns ({len(names)})")
     texts = dict(zip(names, values, strict=False))

@@ -16,7 +16,10 @@ _WHOLE_NUMBER = re.compile(" *-?[0-9]{1,19} *").fullmatch
 
 
 def pet_of_texts(texts: Mapping[str, str]) -> NewPet:
-    """Parses an animal from strings by column name. An empty string counts as missing. Raises InvalidBody."""
+    """Parses an animal from a mapping of column names to strings. An empty string counts as a missing value.
+
+    Raises InvalidBody if a value is missing or invalid.
+    """
     return new_pet(members_of_texts(texts))
 
 
@@ -29,6 +32,6 @@ def members_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of_pet(pet: Pet) -> dict[str, str]:
-    """Returns a mapping of column names to an animal's values as strings. None becomes an empty string."""
+    """Returns an animal's values as strings, by column name. None becomes an empty string."""
     values = zip(COLUMNS, msgspec.structs.astuple(pet), strict=True)
     return {name: "" if value is None else str(value) for name, value in values}

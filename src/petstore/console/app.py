@@ -26,7 +26,7 @@ from petstore.keys import Environment
 from petstore.settings import Settings
 from petstore.store import Store
 
-PAGE_TIMEOUT = 10.0  # seconds. Only GET requests have a timeout
+PAGE_TIMEOUT = 10.0  # seconds; applies only to GET requests
 
 
 def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True) -> Route:
@@ -43,7 +43,7 @@ def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
-_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form. Viewers cannot open it
+_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form, so viewers cannot open it
 
 
 def _page(

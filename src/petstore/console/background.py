@@ -35,7 +35,10 @@ class Result(NamedTuple, Generic[T]):
 
 
 class BackgroundValue(Generic[T]):
-    """A value computed in the background. Computations never overlap, and a slow one is followed by a long pause."""
+    """A value that is computed in the background.
+
+    Computations never overlap. The slower a computation is, the longer the pause before the next one.
+    """
 
     def __init__(self, compute: Callable[[], Awaitable[T]], *, wait_timeout: float = WAIT_TIMEOUT) -> None:
         self._compute = compute
@@ -78,13 +81,13 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """An import, export, undo or restore. `done` and `total` measure the progress of the current step."""
+    """A background job: an import, export, undo or restore. `done` and `total` are the progress of the current step."""
 
     environment: Environment
     title: str
     total: int
-    file_name: str = ""  # the name of an exported file when it is downloaded
-    link: str = ""  # the path of the import's page
+    file_name: str = ""  # the name under which the browser saves an exported file
+    link: str = ""  # the path of the import's page, if the job is about an import
     done: int = 0
     step: str = ""  # a description of the current step, if the job has several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"
@@ -107,7 +110,7 @@ class Job(msgspec.Struct):
         self.step, self.done, self.total = step, 0, total
 
     async def confirm(self, question: str, timeout_seconds: float = ANSWER_TIMEOUT) -> None:
-        """Asks the operator to confirm. Raises OperatorError if the answer is no or does not arrive in time."""
+        """Asks the operator a question. Raises OperatorError if the answer is no or does not arrive in time."""
         self.answered = asyncio.get_running_loop().create_future()
         self.state, self.question = "waiting", question
         try:
@@ -153,7 +156,10 @@ class Jobs:
         return job
 
     def answer(self, job: Job, confirmed: bool) -> None:
-        """Answers a job's question if the job is still waiting. Raises OperatorError if too many jobs are running."""
+        """Passes the operator's answer to a job, if the job is still waiting for one.
+
+        Raises OperatorError if too many jobs are running.
+        """
         if job.state != "waiting" or job.answered is None or job.answered.done():
             return
         if confirmed:

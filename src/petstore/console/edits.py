@@ -19,7 +19,10 @@ C = TypeVar("C", bound=msgspec.Struct)  # changes to R
 
 
 def base_of(form: Form, kind: type[R]) -> R | None:
-    """Returns the record in the field `base`, or None if the field is empty. Raises HTTPException if it is invalid."""
+    """Returns the record in the field `base`, or None if the field is empty.
+
+    Raises HTTPException if the field is not a valid record.
+    """
     text = form.text("base")
     try:
         return msgspec.json.decode(text, type=kind) if text else None
@@ -32,7 +35,8 @@ def changes_in(
 ) -> C:
     """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
 
-    After a conflict, the operator can choose to keep the saved values. The field `keep` then lists their units.
+    After a conflict, the operator can choose to keep the saved values. In that case, the field `keep` lists the units
+    that must not be changed.
     """
     wanted = parse(form)
     if base is None:
@@ -43,7 +47,7 @@ def changes_in(
 
 
 def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
-    return changed if given(changes) or not form.text("keep") else "Nothing was changed: the saved values were kept."
+    return changed if given(changes) or not form.text("keep") else "Nothing was changed. The saved values were kept."
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
@@ -60,7 +64,10 @@ def edit_context(record: R | None, form: Form | None, error: Exception | None) -
 
 
 def with_colleague(message: str, error: Exception | None, found: FoundEntries) -> str:
-    """Replaces "someone else" in a Conflict's message with the operator's name, if the audit entries show it."""
+    """Replaces "someone else" in a Conflict's message with the name of the operator who made the conflicting change.
+
+    Returns the message unchanged if the audit entries do not show who made the change.
+    """
     if not isinstance(error, Conflict):
         return message
     names = tuple(f"{field_in_words(unit[0])} " for unit in error.units)

@@ -25,7 +25,7 @@ def http_error(request: Request, error: Exception) -> Response:
     text = {
         403: "Your role is viewer. You can see every page, but you cannot change anything.",
         404: "This page was not found. The record may have been removed, or it may be in the other environment.",
-        405: "This address does not support that method.",
+        405: "This address does not support that HTTP method.",
         408: "The form took too long to arrive. Try again.",
         413: f"The form or the file is too large. The maximum file size is {UPLOAD_MAX // 2**20:,} MiB.",
     }.get(error.status_code, "The request is not valid.")
@@ -66,7 +66,7 @@ def previous_page(request: Request) -> str:
 
 
 def error_page(request: Request, status: int, text: str, back: str = "") -> Response:
-    """Returns an error page. `back` is the path that the link to the previous page points to."""
+    """Returns an error page. `back` is the path of the previous page, to which the error page links."""
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
     state: ConsoleState = request.scope["console"]

@@ -1,4 +1,7 @@
-"""Reads submitted forms. Limits their size, number of fields and transfer time, whatever the request headers claim."""
+"""Reads submitted forms. Limits their size, number of fields and transfer time.
+
+The limits apply to the data that is received, regardless of what the request headers claim.
+"""
 
 import asyncio
 import logging
@@ -49,7 +52,8 @@ async def read_form(
     if len(content_type) > CONTENT_TYPE_MAX:
         raise HTTPException(400, headers=CLOSE)
     charset = _CHARSET(content_type)
-    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):  # some of Python's codecs always fail
+    # Accept only UTF-8, because the header could otherwise name a Python codec that always raises an error.
+    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
         raise HTTPException(400, headers=CLOSE)
     length = request.headers.get("content-length", "")
     if length and int(length) > max_bytes:
@@ -67,7 +71,7 @@ async def read_form(
 
 
 def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:
-    """Returns the name and value of each field in the body. Raises HTTPException.
+    """Returns the name and value of each field in the body. Raises HTTPException if the body is not a valid form.
 
     Does not use Starlette's parser, which makes a Python call for each field and is slow for 64 KiB of empty fields.
     """

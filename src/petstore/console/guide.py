@@ -38,7 +38,7 @@ def _guide() -> Markup:
         if token.type == "heading_open" and following is not None:
             token.attrSet("id", re.sub(r"\W+", "-", following.content.lower()))
         token.children = _without_outer_links(token.children or [])
-    # This is safe because the guide is our own text and the parser escapes any HTML in it.
+    # This is safe because the guide is part of Petstore and the parser escapes any HTML in it.
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))  # noqa: S704  # nosec B704
 
 

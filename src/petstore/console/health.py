@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Response times of a node's workers in milliseconds, rounded up to the next histogram bound."""
+    """Response times of a node's workers in milliseconds, rounded up to the next bound of the histogram."""
 
     requests: int
     p50: float
@@ -45,12 +45,12 @@ class Latency(NamedTuple):
 class Trouble(NamedTuple):
     """A problem that is shown at the top of every page.
 
-    `since` is in Unix seconds. It is None if the service was never started.
+    `since` is in Unix seconds, or None if the service has never been started.
     """
 
     part: Literal["service", "gate", "disk"]
     since: float | None = None
-    data: Path | None = None  # the directory on the full disk
+    data: Path | None = None  # the data directory, if its disk is full
     free_bytes: int = 0
 
 
@@ -65,10 +65,10 @@ class Node:
         self._full_since: float | None = None
 
     def troubles(self) -> list[Trouble]:
-        """Returns the current problems: a full disk, a service that hangs or is not running, a gate that is down.
+        """Returns the current problems: a full disk, a service that hangs or is not running, or a gate that is down.
 
-        With PostgreSQL, the service may run only on other machines. A service that is not running on this machine is
-        then a problem only if it has run here before.
+        With PostgreSQL, the service may run only on other machines. If the service is not running on this machine, that
+        is a problem only if it has run here before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -140,7 +140,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """Returns the latency between two readings of a cumulative histogram, or None if there were no requests."""
+    """Returns the latency of the requests between two readings of a histogram, or None if there were no requests."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:

@@ -68,7 +68,7 @@ async def identify(request: ConsoleRequest) -> Response:
     """Shows the key that a secret belongs to.
 
     The browser sends the secret in the body of a POST, never in a URL, and no page shows it again. The secret's prefix
-    determines which environment to search. The page may be in the other environment.
+    determines which environment to search. This may not be the environment that the page is showing.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
@@ -77,7 +77,7 @@ async def identify(request: ConsoleRequest) -> Response:
             operator = await request.live_admin.identify_operator(secret)
         except OperatorError as error:
             return await identify_page(request, 404, str(error))
-        text = f"This is the token of the operator {operator.name}, not a key's secret. Revoke it under Operators."
+        text = f"This token belongs to operator {operator.name}. It is not a key's secret. Revoke it under Operators."
         return await identify_page(request, 422, text)
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
@@ -147,7 +147,10 @@ def scopes_of(form: Form) -> list[Scope]:
 
 
 def enterprise_limits(form: Form) -> Limits | None:
-    """Returns the limits in the form, or None if the plan is not enterprise. Raises OperatorError if one is invalid."""
+    """Returns the limits in the form, or None if the plan is not enterprise.
+
+    Raises OperatorError if a limit is invalid.
+    """
     if form.text("plan") != "enterprise":
         return None
     texts = [form.text(name).strip().replace(",", "") for name in ("per_minute", "per_day")]
@@ -165,7 +168,7 @@ async def refresh(request: ConsoleRequest) -> Response:
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """Returns the next rows of the key's history."""
+    """Returns the next rows of the key's history table."""
     subject = _subject(await request.key())
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 

@@ -28,7 +28,7 @@ async def start_import(request: ConsoleRequest) -> Response:
     upload = form.file("file")
     if upload is None or not upload.filename:
         return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
-    # Remove control characters. The name is stored in the audit log, and PostgreSQL rejects some of them.
+    # The name is stored in the audit log. Remove control characters, because PostgreSQL rejects some of them.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
@@ -37,7 +37,7 @@ async def start_import(request: ConsoleRequest) -> Response:
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
             begun = await request.admin.begin_import(name, checked)
-            while begun.state == "done":  # asks again if another operator has imported the file in the meantime
+            while begun.state == "done":  # ask again if another operator has imported the file in the meantime
                 job.link = f"/animals/imports/{begun.id}"
                 await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
                 begun = await request.admin.begin_import(name, checked, repeats=begun.id)
@@ -107,7 +107,7 @@ def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable
         return _refuse(request, str(error), path)
     response = request.redirect(f"/jobs/{job.id}")
     if request.is_htmx:
-        response.status_code = 201  # scripts cannot see redirects. console.js opens the page in the Location header
+        response.status_code = 201  # scripts cannot see redirects, so console.js reads the Location header
     return response
 
 
@@ -204,5 +204,5 @@ async def _import(request: ConsoleRequest) -> Import:
 
 
 def _is_id(text: str) -> bool:
-    """Whether the store accepts this string as an id. PostgreSQL rejects some control characters."""
+    """Returns whether the store accepts this string as an id. PostgreSQL rejects some control characters."""
     return text.isascii() and text.isprintable()

@@ -99,7 +99,7 @@ def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    """Restores the animals with the given ids, or all animals that were removed together."""
+    """Restores the animals with the given ids, or all animals from the given removal."""
     form = await request.form()
     pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
     removal_id = form.text("removal")
@@ -118,7 +118,10 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """Restores all animals of a removal, in a background job if there are more than PETS_MAX. Raises OperatorError."""
+    """Restores all animals from a removal. Uses a background job if there are more than PETS_MAX animals.
+
+    Raises OperatorError if the animals cannot be restored.
+    """
 
     async def work(job: Job) -> str:
         restored = await request.admin.restore_removal(removal_id, job.advance)
@@ -139,7 +142,7 @@ def _restored_text(count: int) -> str:
 
 async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
     """Finds the audit entries whose animals can be restored. Maps each entry's number to "id" or "removal"."""
-    # If an animal was removed several times, only the latest removal can be restored.
+    # If an animal was removed several times, only its latest removal can be undone.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
     removals = await request.store.removals.find([subject for subject in newest if not is_id(subject)])
@@ -157,14 +160,17 @@ async def _respond(
     existing: Sequence[Pet] = (),
     removed: bool = False,
 ) -> Response:
-    """Responds after a change to the selected animals. The message lists animals that are not in `existing`."""
+    """Returns the response to a change to the selected animals.
+
+    The message in the response lists any selected animals that are not in `existing`.
+    """
     missing = sorted({*selected} - {pet.id for pet in existing})
     if missing and existing:
         names = ", ".join(map(str, missing[:MISSING_MAX])) + (" …" if len(missing) > MISSING_MAX else "")
         verb = f"Animal {names} no longer exists." if len(missing) == 1 else f"Animals {names} no longer exist."
         message = msgspec.structs.replace(message, text=f"{message.text} {verb}")
     if request.is_htmx:
-        # After a search, the total is not updated, because the number of matches is not known here.
+        # If the page shows search results, do not update the total, because the number of matches is not known here.
         searches = "?" in request.http.headers.get("hx-current-url", "")
         counts = None if searches else await request.state.pet_counts[request.environment].latest()
         changed = [] if removed else existing
@@ -184,7 +190,7 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """Returns the template context for a search, with the newest animals first.
 
-    `hits` also counts the matches on previous pages, because there can be many empty pages between two matches.
+    `hits` includes the matches on previous pages, because a page can be empty even if previous pages contain matches.
     """
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
@@ -193,7 +199,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
         pet = await request.store.pets.get(int(query.text))  # a number can be an id or part of a name
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
-            hits += query.text not in pet.name  # otherwise the search will count the animal on a later page
+            hits += query.text not in pet.name  # if the name matches, the animal is counted on a later page
     wanted = {"q": query.text, "status": query.status or "", "added_by": query.added_by}
     times = {"since": query.since, "until": query.until}
     wanted |= {name: request.parameter(name).strip() for name in times}
@@ -221,7 +227,7 @@ async def _matches(
 
 
 def pet_of(form: Form) -> NewPet:
-    """Returns the animal described in a form. Raises InvalidBody."""
+    """Returns the animal described in a form. Raises InvalidBody if a value is missing or invalid."""
     return pet_of_texts({name: form.text(name) for name in IMPORTED})
 
 
@@ -233,7 +239,7 @@ def is_id(text: str) -> bool:
 
 
 async def history(request: ConsoleRequest) -> Response:
-    """Returns the next rows of the animal's history."""
+    """Returns the next rows of the animal's history table."""
     subject = _subject(_pet_id(request))
     return request.part("audit/history.html", subject=subject, found=await subject.history(request), first=False)
 
@@ -291,7 +297,7 @@ def _form_of(pet: Pet) -> Form:
 
 
 def _changes_of(form: Form) -> PetChanges:
-    """Returns the form's values as changes. Raises InvalidBody."""
+    """Returns the form's values as changes. Raises InvalidBody if a value is missing or invalid."""
     return PetChanges(**msgspec.structs.asdict(pet_of(form)))
 
 

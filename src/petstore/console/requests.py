@@ -22,7 +22,7 @@ HISTORY_SIZE = 50
 
 
 class ConsoleRequest:
-    """A request to one environment. Raises HTTPException if the environment does not exist."""
+    """A signed-in operator's request to one environment. Raises HTTPException if the environment does not exist."""
 
     def __init__(self, request: Request) -> None:
         self.http = request
@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is true, these are the first rows of a new search, and the address bar changes to the search's URL.
+        If `first` is true, the part contains the first rows of a new search, and the address bar changes to its URL.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
@@ -103,7 +103,7 @@ class ConsoleRequest:
         return RedirectResponse(f"/{self.environment}{path}", 303)
 
     async def form(self) -> Form:
-        """Reads the form in the request body. Raises HTTPException."""
+        """Reads the form in the request body. Raises HTTPException if it is invalid, too large or too slow."""
         return await read_form(self.http)
 
     async def key(self) -> ApiKey:
@@ -114,22 +114,25 @@ class ConsoleRequest:
         return key
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """Returns the key with this id, if it exists. Raises Unavailable.
+        """Returns the key with this id, or None if it does not exist. Raises Unavailable.
 
-        Does not look up ids with control characters, because PostgreSQL rejects some of them.
+        Does not look up ids that contain control characters, because PostgreSQL rejects some of these characters.
         """
         return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
 class Subject(NamedTuple):
-    """An animal or a key whose page shows its history from the audit log."""
+    """An animal or a key. Its page shows its history, which comes from the audit log."""
 
     kind: Literal["animal", "key"]
     id: str
     path: str
 
     async def history(self, request: ConsoleRequest) -> FoundEntries:
-        """Returns the audit entries with numbers below the parameter `before`, newest first. Raises Unavailable."""
+        """Returns this subject's audit entries, newest first. Raises Unavailable.
+
+        If the request contains the parameter `before`, returns only entries with lower numbers.
+        """
         before = request.number("before") or None
         found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
@@ -138,7 +141,10 @@ class Subject(NamedTuple):
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """Returns a cookie's value, or an empty string. Does not use Starlette, which would decode every cookie."""
+    """Returns a cookie's value, or an empty string if the request does not contain the cookie.
+
+    Does not use Starlette's parser, which would decode every cookie.
+    """
     _, found, rest = f"; {request.headers.get('cookie', '')}".partition(f"; {name}=")
     return rest.partition(";")[0].strip() if found else ""
 
@@ -156,7 +162,7 @@ def describe(error: Exception | None) -> tuple[int, str]:
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:
-    """Returns the context that all templates for signed-in operators use."""
+    """Returns the template context that all pages for signed-in operators share."""
     return {
         "environment": environment,
         "base": f"/{environment}",

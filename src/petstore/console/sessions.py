@@ -33,7 +33,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct):
-    """A session. `name` is None if the session was started with the one-time link.
+    """An operator's session. `name` is None if the session was started with the one-time link.
 
     `operator_created` distinguishes a new operator from a revoked operator with the same name.
     """
@@ -78,7 +78,10 @@ class Sessions:
         self._link_digest = _digest(token)
 
     def begin(self, operator: Operator | None) -> str:
-        """Starts a session and returns its cookie value. A session from the one-time link has the role operator."""
+        """Starts a session and returns its cookie value. `operator` is None for the one-time link.
+
+        A session that was started with the one-time link has the role `operator`.
+        """
         now = self._clock()
         self._sessions = {cookie: each for cookie, each in self._sessions.items() if each.is_open(now)}
         owner: tuple[str | None, float, Role] = (None, 0.0, "operator")
@@ -92,7 +95,10 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """Returns the cookie's session, or None if it has ended. `automatic` refreshes do not reset the idle time."""
+        """Returns the cookie's session, or None if it has ended.
+
+        If `automatic` is true, the request is an automatic refresh and does not count as activity.
+        """
         session, now = self._sessions.get(_digest(cookie)), self._clock()
         if session is None or not session.is_open(now):
             return None
@@ -104,7 +110,7 @@ class Sessions:
         self._sessions.pop(_digest(cookie), None)
 
     def end_all_of(self, session: Session) -> int:
-        """Ends all of the operator's sessions, including this one. Returns the number of ended sessions."""
+        """Ends all of the operator's sessions, including this one. Returns how many sessions were ended."""
         ended = self._cookies_of(session.name, session.operator_created)
         for cookie in ended:
             del self._sessions[cookie]
@@ -123,8 +129,9 @@ def _digest(token: str) -> bytes:
 class SignInLimits:
     """Limits failed sign-ins per client address and token prefix.
 
-    A client that guesses tokens cannot lock out an operator at the same address, because the guessed tokens start with
-    other prefixes. Trying many prefixes has no realistic chance of success, because a token has 178 random bits.
+    A client that guesses tokens cannot lock out an operator at the same address, because the guessed tokens have
+    different prefixes. A client that tries many prefixes has no realistic chance of success, because a token has 178
+    random bits.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -152,7 +159,8 @@ class SignInLimits:
 class FailureThrottle:
     """Decides which failed sign-ins to record, so that clients without a token cannot fill the audit log.
 
-    Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total. Counts the rest.
+    Records at most one failure per minute for each address, and at most ENTRIES_PER_MINUTE in total.
+    Counts the failures that it does not record.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -162,7 +170,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """Returns the number of failures skipped since the last recorded failure, or None to skip this one too."""
+        """Returns how many failures were skipped since the last recorded one, or None if this one is skipped too."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()

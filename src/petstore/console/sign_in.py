@@ -24,12 +24,12 @@ HOME = "/live/overview"
 async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:
     """Returns the cookie's session, with the operator's current role, or None if there is no valid session.
 
-    Ends the session if the operator was revoked. Raises Unavailable.
+    Ends the session if the operator has been revoked. Raises Unavailable.
     """
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
         operator = await state.stores["live"].operators.get(session.name)
-        # A new operator may reuse the name of a revoked one. The creation time tells them apart.
+        # A new operator may have the same name as a revoked operator, so compare the creation times too.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
             return None
@@ -41,12 +41,13 @@ def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
     """Returns the sign-in page. `target` is the page to open after signing in, by default the requested page."""
-    headers = {"hx-refresh": "true"}  # if htmx requested only part of a page, this makes it reload the whole page
+    headers = {"hx-refresh": "true"}  # makes htmx reload the whole page if it requested only part of the page
     if retry_after:
         headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
-        # Browsers do not send a SameSite=Strict cookie after a click on another site, but they send it after a reload.
+        # Browsers do not send a SameSite=Strict cookie after a click on a link on another site.
+        # They do send the cookie after a reload.
         headers["refresh"] = "0"
     if asks_for_page:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -55,7 +56,7 @@ def sign_in_page(
 
 
 async def sign_in(request: Request) -> Response:
-    """Signs in with the one-time link's token (GET or POST) or with an operator's token (only POST)."""
+    """Signs an operator in with the one-time link's token (GET or POST) or with an operator's token (only POST)."""
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
@@ -148,7 +149,7 @@ async def sign_out_everywhere(request: Request) -> Response:
 async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
     try:
         await state.record(session.actor, action, session.actor, detail)
-    except Unavailable as error:  # signing out must work even if it cannot be recorded
+    except Unavailable as error:  # operators must be able to sign out even if the sign-out cannot be recorded
         event(logging.ERROR, "unavailable", cause=str(error))
     response = RedirectResponse("/sign-in", 303)
     response.delete_cookie(**state.origin.cookie)

@@ -25,7 +25,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 BUSIEST = 8
 DEPRECATED_DAYS = 30
-DEPRECATED_MAX = 10_000  # maximum number of keys per operation in the table. The export has a higher limit
+DEPRECATED_MAX = 10_000  # maximum number of keys per operation in the table; the export has a higher limit
 
 
 class ConsoleOrigin:
@@ -36,8 +36,8 @@ class ConsoleOrigin:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = settings.public_base or f"{scheme}://{host}:{settings.port}"
         self.secure = self.url.startswith("https://")
-        # The name contains the port because browsers share cookies between ports. With the prefix __Host-, browsers
-        # reject the cookie if it is not secure or if another host in the same domain sets it.
+        # The cookie's name contains the port because browsers share cookies between ports. With the prefix __Host-,
+        # browsers reject the cookie if it is not secure or if another host in the same domain sets it.
         self.cookie_name = f"{'__Host-' if self.secure else ''}petstore_console_{settings.port}"
         self.cookie: dict[str, Any] = {
             "key": self.cookie_name, "path": "/", "httponly": True, "samesite": "strict", "secure": self.secure
@@ -92,15 +92,15 @@ class ConsoleState:
         }
 
     async def gate_responds(self) -> bool:
-        """Whether the gate is responding and not using its fallback. Raises Unavailable."""
-        await self.gate.keys_version("live")  # any call makes the gate notice if Redis is unavailable
+        """Returns whether the gate is responding and not using its fallback. Raises Unavailable."""
+        await self.gate.keys_version("live")  # every call to the gate detects whether Redis is available
         return not self.gate.degraded()
 
     def admin(self, environment: Environment, actor: str) -> Admin:
         return Admin(self.stores[environment], self.gate, actor, self.clock)
 
     async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
-        """Records a sign-in or sign-out, always in the live audit log. Raises Unavailable."""
+        """Records a sign-in or sign-out in the audit log of the live environment. Raises Unavailable."""
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def deprecated_totals(self, environment: Environment, limit: int) -> list[tuple[OperationName, KeyTotal]]:
@@ -114,7 +114,7 @@ class ConsoleState:
         ]
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
-        """Returns the banned keys in one environment, longest bans first. Raises Unavailable."""
+        """Returns one environment's bans with their keys. The ban that ends last comes first. Raises Unavailable."""
         if not await self.gate_responds():
             raise Unavailable("the gate is not responding")
         bans = await bans_with_keys([store], self.gate, self.clock())

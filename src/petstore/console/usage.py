@@ -63,7 +63,10 @@ async def export_bill(request: ConsoleRequest) -> Response:
 
 
 async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
-    """Returns the month in the query (by default the current month), its end and its bill. Raises Unavailable."""
+    """Returns the requested month (by default the current month), the time when it ends, and its bill.
+
+    Raises Unavailable.
+    """
     month = request.parameter("month")
     try:
         span, end = calendar_month(month)
@@ -81,7 +84,7 @@ def _csv(rows: Iterable[Sequence[object]], name: str) -> Response:
 
 
 async def export_deprecated(request: ConsoleRequest) -> Response:
-    """Returns a CSV file of the keys that called deprecated operations."""
+    """Returns a CSV file that lists the keys that called deprecated operations."""
     rows: list[Sequence[object]] = [["key_id", "name", "plan", "requests", "last_call", "operation"]]
     totals = await request.state.deprecated_totals(request.environment, EXPORT_MAX)
     for start in range(0, len(totals), 1_000):
@@ -108,6 +111,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """Returns each operation and total together with the key, in the same order. Raises Unavailable."""
+    """Adds the key to each operation and total. Leaves out keys that no longer exist. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]
