@@ -18,8 +18,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from harness.browsers import browser_running
 from harness.consoles import Console, running_console
+from harness.served import wait_for
 from harness.servers import Server, started
 from petstore.admin import demo
+from petstore.data_dir import METRICS
+from petstore.observability.multiprocess import last_heartbeat
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 COMMAND = ".venv/bin/python -m tools.screenshots"
@@ -55,12 +58,16 @@ PAGES: dict[str, Callable[[Page], None]] = {"overview": open_overview, "key": op
 
 @contextlib.contextmanager
 def demo_console(directory: Path) -> Iterator[Console]:
-    """Starts a service and a console with demo data that was created at `AT`."""
+    """Starts a service and a console with demo data that was created at `AT`.
+
+    Waits for the service's first heartbeat. Until then, the console reports that the service has not run.
+    """
     server = Server(directory / "data")
     server.create()
     server.act(lambda backends: demo.fill(backends.stores, backends.gate, AT.timestamp()))
     set_clock(server)
     with started(server), running_console(server) as console:
+        assert wait_for(lambda: last_heartbeat(server.data / METRICS) is not None)
         yield console
 
 

@@ -200,7 +200,10 @@ def test_identify_says_whether_the_secret_is_still_valid(petstore: Commands) -> 
 def test_identify_names_the_operator_of_a_token(petstore: Commands) -> None:
     token = petstore.json("operators", "add", "Ada L")["token"]
     said = answering(petstore, f"{token}\n", "keys", "identify")
-    assert said.returncode == 2 and "the token of the operator Ada L; revoke it" in said.stderr
+    assert (
+        said.returncode == 2
+        and "this token belongs to operator Ada L and is not a key's secret; revoke it" in said.stderr
+    )
     assert "operators revoke 'Ada L'" in said.stderr and token not in said.stderr
     petstore.text("operators", "revoke", "Ada L")
     assert "does not belong to an active operator" in answering(petstore, token, "keys", "identify").stderr

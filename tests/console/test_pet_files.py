@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,13 @@ def test_the_same_content_is_imported_again_only_after_a_confirmation(operator: 
     assert "1 animal was added to live." in text_of(again) and found() == 2, "a question is answered once"
 
 
-def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(operator: ConsoleClient) -> None:
+def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(
+    operator: ConsoleClient, new_name: Callable[[], str]
+) -> None:
     mark = f"Twice {time.time_ns()}"
     content = f"name,categoryId\n{mark},1\n".encode()
     finished_job(operator, upload(operator, "a.csv", content))
-    grace = operator.console.sign_in("grace")
+    grace = operator.console.sign_in(new_name())
     pages = [finished_job(each, upload(each, "a.csv", content)) for each in (operator, grace)]
     (second,) = import_ids(answer(operator, pages[0], "yes"))
     asked = answer(grace, pages[1], "yes")
@@ -115,12 +118,12 @@ def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(operato
     assert len(cells(operator.get(f"/live/animals?q={mark}"), "Id")) == 2
 
 
-def test_viewers_cannot_answer(operator: ConsoleClient) -> None:
+def test_viewers_cannot_answer(operator: ConsoleClient, new_name: Callable[[], str]) -> None:
     content = f"name,categoryId\nViewed {time.time_ns()},1\n".encode()
     finished_job(operator, upload(operator, "a.csv", content))
     page = finished_job(operator, upload(operator, "a.csv", content))
     (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
-    viewer = operator.console.sign_in("vera", role="viewer")
+    viewer = operator.console.sign_in(new_name(), role="viewer")
     shown = viewer.get(address)
     assert "was imported before" in text_of(shown) and f'action="{address}"' not in shown.text
     assert viewer.post(address, answer="yes").status_code == 403

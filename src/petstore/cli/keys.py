@@ -184,7 +184,7 @@ def identify(as_json: bool, **where: Any) -> None:
     if could_be_token(secret):
         operator = act(where, lambda backends: admin(backends, "live").identify_operator(secret))
         raise OperatorError(
-            f"this is not a key's secret but the token of the operator {printable(operator.name)}; revoke it with"
+            f"this token belongs to operator {printable(operator.name)} and is not a key's secret; revoke it with"
             f" `petstore operators revoke {shlex.quote(operator.name)}`"
         )
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)

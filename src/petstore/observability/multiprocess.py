@@ -104,7 +104,11 @@ def last_heartbeat(directory: Path) -> float | None:
     """
     if not is_directory(directory):
         return None
-    return max((path.stat().st_mtime for path in directory.glob("*.lock")), default=None)
+    times: list[float] = []
+    for path in directory.glob("*.lock"):
+        with contextlib.suppress(FileNotFoundError):  # a starting service may have removed the file
+            times.append(path.stat().st_mtime)
+    return max(times, default=None)
 
 
 def remove_old_numbers(directory: Path) -> None:
