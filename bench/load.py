@@ -27,7 +27,7 @@ ROWS = {
     "list": Row("GET /v1/pets, 20 animals; no parameter, limit, status, or both in either order"),
     "get": Row("GET /v1/pets/{id}, ids spread over all animals"),
     "create": Row("POST /v1/pets with a new Idempotency-Key, each durable before its 201", 64),
-    "mix": Row("70 % list, 20 % get, 10 % create"),
+    "mix": Row("70% list, 20% get, 10% create"),
     "cursors": Row("GET /v1/pets?cursor=…, 100,000 pages spread over all animals"),
     "refused": Row("GET /v1/pets with a key that is over its limit: 429", keys="spent"),
     "unauthorised": Row("GET /v1/pets with a key that does not exist: 401", keys="unknown"),

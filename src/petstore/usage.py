@@ -37,7 +37,7 @@ PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """How many of a key's requests were counted in one measure. The interval began at `start` (Unix seconds)."""
+    """The number of a key's requests with one outcome. The interval began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -81,7 +81,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """How many requests were counted in one measure, either with any valid key or without a valid key.
+    """The number of requests with one outcome, either with any valid key or without a valid key.
 
     The interval began at `start` (Unix seconds).
     """

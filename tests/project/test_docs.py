@@ -183,7 +183,7 @@ def _sizing() -> list[str]:
     added = [rate * CREATES * DAY for rate in RATES]
     animal, idempotency = takes["animal_in_postgresql"], takes["idempotency_key_in_postgresql"]
     rows: list[tuple[str, str, list[float]]] = [
-        ("workers, each using 70 % of a core", f"{node:.0f} µs a request", [float(each) for each in workers]),
+        ("workers, each using 70% of a core", f"{node:.0f} µs a request", [float(each) for each in workers]),
         ("maximum worker memory, GiB", f"{memory['worker_mib']:.0f} MiB a worker, at most {WORKER_MAX} MiB",
          [each * WORKER_MAX / 1024 for each in workers]),
         ("cores for Redis", f"{of_redis:.0f} µs a request", [rate * of_redis / 1e6 for rate in RATES]),

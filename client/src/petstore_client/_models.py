@@ -43,7 +43,7 @@ class Pet(Model, frozen=True):
 
 
 class Page(Model, frozen=True):
-    """One page of a list. Iterating over a page yields its animals, and `len` returns their number."""
+    """One page of a list. Iterating over a page yields its animals, and `len` returns the number of animals."""
 
     pets: tuple[Pet, ...]
     next_cursor: str | None = None

@@ -87,7 +87,7 @@ class Job(msgspec.Struct):
     title: str
     total: int
     file_name: str = ""  # the name under which the browser saves an exported file
-    link: str = ""  # the path of the import's page, if the job is about an import
+    link: str = ""  # the path of the import's page, if the job imports a file or undoes an import
     done: int = 0
     step: str = ""  # a description of the current step, if the job has several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"
