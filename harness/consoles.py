@@ -12,9 +12,10 @@ import httpx
 from harness.backends import free_port
 from harness.processes import launched
 from harness.servers import READY_WITHIN, Server, takes_connections
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
+from petstore.backends import Backends
 from petstore.keys import Environment
-from petstore.operators import Role
+from petstore.operators import Operator, Role
 
 
 class Console:
@@ -56,9 +57,11 @@ class Console:
 
     def add_operator(self, name: str, role: Role = "operator") -> str:
         """Creates an operator and returns its token."""
-        return self.server.act(
-            lambda backends: Admin(backends.stores["live"], backends.gate, "a test", time.time).add_operator(name, role)
-        )[1]
+
+        async def work(backends: Backends) -> tuple[Operator, str]:
+            return await Admin(backends.stores["live"], backends.gate, "a test", time.time).operators.add(name, role)
+
+        return self.server.act(work)[1]
 
     def client(self) -> "ConsoleClient":
         """Returns a client that is not signed in."""

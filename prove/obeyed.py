@@ -15,7 +15,7 @@ from harness.backends import Postgres, Redis, shared
 from harness.claims import Broken, folder, hold, progress
 from harness.nodes import nodes_running
 from harness.servers import Server, started
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.backends import Backends, open_stores_for
 from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.keys import KeyChanges
@@ -113,22 +113,22 @@ class Trials:
     async def key(self, number: int) -> None:
         await self._expect_status(200, "/pets?limit=1", "a request before all actions")
         limit = 10**8 + number
-        await self._admin.update_key(self._key_id, KeyChanges(per_minute=limit))
+        await self._admin.keys.update(self._key_id, KeyChanges(per_minute=limit))
         for answer in await self._ask("/pets?limit=1"):
             hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: update of a key is obeyed")
-        await self._admin.suspend_key(self._key_id)
+        await self._admin.keys.suspend(self._key_id)
         await self._expect_status(401, "/pets?limit=1", f"trial {number}: suspension is obeyed")
-        await self._admin.resume_key(self._key_id)
+        await self._admin.keys.resume(self._key_id)
         await self._expect_status(200, "/pets?limit=1", f"trial {number}: resumption is obeyed")
 
     async def animal(self, number: int) -> None:
-        pet = await self._admin.add_pet(NewPet("Rex", 1))
+        pet = await self._admin.pets.add(NewPet("Rex", 1))
         page = f"/pets?limit={PAGE}&cursor={write_cursor(pet.id - 1)}"
         one = f"/pets/{pet.id}"
         await self._expect_name("Rex", page, one, f"trial {number}: a new animal is seen")
-        await self._admin.update_pet(pet.id, PetChanges(name=f"Max {number}"))
+        await self._admin.pets.update(pet.id, PetChanges(name=f"Max {number}"))
         etags = await self._expect_name(f"Max {number}", page, one, f"trial {number}: update of an animal is obeyed")
-        await self._admin.remove_pets([pet.id])
+        await self._admin.pets.remove([pet.id])
         await self._expect_status(404, one, f"trial {number}: removal is obeyed")
         for answer in await self._ask(page, etags):
             hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list is without a removed animal")
@@ -178,7 +178,7 @@ class Removal:
 
     async def run(self, admin: Admin) -> None:
         for victim in self.victims:
-            await admin.remove_pets([victim])
+            await admin.pets.remove([victim])
             self.removed.add(victim)
 
     async def watch(self, server: Server, secret: str) -> None:
@@ -205,9 +205,9 @@ class Removal:
 async def removed_under_traversals(servers: Sequence[Server], secret: str, admin: Admin, scale: Scale) -> Removal:
     """Raises Broken."""
 
-    first = await admin.add_pet(NewPet("Pet 0", 1))
+    first = await admin.pets.add(NewPet("Pet 0", 1))
     for number in range(1, 2 * scale.trials):
-        last = await admin.add_pet(NewPet(f"Pet {number}", 1))
+        last = await admin.pets.add(NewPet(f"Pet {number}", 1))
     removal = Removal(first.id, last.id)
     watching = (removal.watch(servers[number % len(servers)], secret) for number in range(TRAVERSALS))
     await asyncio.gather(*watching, removal.run(admin))
@@ -221,7 +221,7 @@ async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None
     about a removal.
     """
     async with live_admin(servers[0], plant=scale.plant) as admin, contextlib.AsyncExitStack() as stack:
-        key, secret = await admin.create_key("enterprise", limits=PLENTY)
+        key, secret = await admin.keys.create("enterprise", limits=PLENTY)
         removal = None if scale.plant else await removed_under_traversals(servers, secret, admin, scale)
         trials = Trials(admin, await one_for_each_worker(servers, secret, stack), key.id)
         for number in range(scale.trials):

@@ -19,7 +19,7 @@ from harness.served import wait_for
 from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, names
 from harness.wire import asking
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.admin.pet_files import Checked, PetFile
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
@@ -174,7 +174,7 @@ def admin_of(store: Store, now: float = NOW) -> Admin:
 
 
 async def run(admin: Admin, file: PetFile, checked: Checked, *, repeats: str = "") -> Import:
-    return await admin.import_pets(await admin.begin_import("x.csv", checked, repeats), file, checked)
+    return await admin.imports.add_pets(await admin.imports.begin("x.csv", checked, repeats), file, checked)
 
 
 def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: StorePlace) -> None:
@@ -182,9 +182,9 @@ def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: Sto
         checked = await file_of(5_000).check()
         async with store_at.open(policy=StorePolicy(bounds=PATIENT._replace(import_chunk=73))) as other:
             heard: list[int] = []
-            begun = await admin_of(store).begin_import("x.csv", checked)
+            begun = await admin_of(store).imports.begin("x.csv", checked)
             done = await asyncio.gather(
-                admin_of(store).import_pets(begun, file_of(5_000), checked, heard.append),
+                admin_of(store).imports.add_pets(begun, file_of(5_000), checked, heard.append),
                 *(run(admin_of(other), file_of(5_000), checked) for _ in range(2)),
             )
         assert {(each.id, each.state, each.added) for each in done} == {(begun.id, "done", 5_000)}
@@ -198,7 +198,7 @@ def test_import_is_repeated_only_after_a_confirmation(store_at: StorePlace) -> N
     async def work(store: Store) -> None:
         checked = await file_of(3).check()
         first = await run(admin_of(store), file_of(3), checked)
-        assert await admin_of(store).begin_import("renamed.csv", checked) == first
+        assert await admin_of(store).imports.begin("renamed.csv", checked) == first
         second = await run(admin_of(store), file_of(3), checked, repeats=first.id)
         assert second.id != first.id and len(await names(store)) == 6
 
@@ -208,9 +208,9 @@ def test_import_is_repeated_only_after_a_confirmation(store_at: StorePlace) -> N
 def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         checked = await file_of(3).check()
-        begun = await admin_of(store).begin_import("x.csv", checked)
+        begun = await admin_of(store).imports.begin("x.csv", checked)
         with pytest.raises(OperatorError, match=f"{begun.id} is an import .* found 3 animals instead of 4"):
-            await admin_of(store).begin_import("x.json", checked._replace(animals=4))
+            await admin_of(store).imports.begin("x.json", checked._replace(animals=4))
 
     store_at.use(work)
 

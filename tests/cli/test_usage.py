@@ -16,7 +16,7 @@ import pytest
 import petstore as package
 from harness.commands import Commands
 from harness.servers import Server
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.admin.pet_files import PetFile
 from petstore.audit import ACTIONS, AuditEntry
 from petstore.keys import KeyChanges, has_form
@@ -31,7 +31,7 @@ def make_keys(petstore: Commands, count: int) -> list[str]:
 
     async def work(backends: Any) -> list[str]:
         admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)
-        return [(await admin.create_key("free", name=f"Key {i}"))[0].id for i in range(count)][::-1]
+        return [(await admin.keys.create("free", name=f"Key {i}"))[0].id for i in range(count)][::-1]
 
     return petstore.server.act(work)
 
@@ -153,11 +153,11 @@ def test_the_bill_of_a_month_has_a_row_for_every_key(petstore: Commands) -> None
         for name, at in moments.items():
             admin = Admin(backends.stores["live"], backends.gate, "ada", partial(float, at))
             shown = "=1+1" if name == "formula" else f"{name}, Ltd."
-            ids[name] = (await admin.create_key("pro", name=shown))[0].id
+            ids[name] = (await admin.keys.create("pro", name=shown))[0].id
             if name == "revoked":
-                await admin.revoke_key(ids[name])
+                await admin.keys.revoke(ids[name])
         admin = Admin(backends.stores["staging"], backends.gate, "ada", time.time)
-        ids["staging"] = (await admin.create_key("free"))[0].id
+        ids["staging"] = (await admin.keys.create("free"))[0].id
         return ids
 
     ids = petstore.server.act(make)
@@ -271,31 +271,31 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
     async def work(backends: Any) -> list[AuditEntry]:
         store = backends.stores["live"]
         admin = Admin(store, backends.gate, "ada", time.time)
-        key, _ = await admin.create_key("enterprise", limits=Limits(1, 1))
-        await admin.update_key(key.id, KeyChanges(per_minute=2, per_day=2))
-        await admin.suspend_key(key.id)
-        await admin.resume_key(key.id)
-        _, secret, _ = await admin.rotate_key(key.id, 0)
-        await admin.identify_key(secret)
-        await admin.rotate_key(key.id, 60)
-        await admin.end_old_secret(key.id)
+        key, _ = await admin.keys.create("enterprise", limits=Limits(1, 1))
+        await admin.keys.update(key.id, KeyChanges(per_minute=2, per_day=2))
+        await admin.keys.suspend(key.id)
+        await admin.keys.resume(key.id)
+        _, secret, _ = await admin.keys.rotate(key.id, 0)
+        await admin.keys.identify(secret)
+        await admin.keys.rotate(key.id, 60)
+        await admin.keys.end_old_secret(key.id)
         version = await backends.gate.keys_version("live")
         for _ in range(6):
             await backends.gate.admit("live", key.id, Limits(2, 2), version, time.time(), "other")
-        await admin.lift_ban(key.id)
-        await admin.revoke_key(key.id)
-        pet = await admin.add_pet(NewPet("Rex", 1))
-        await admin.set_status([pet.id], "sold")
-        await admin.update_pet(pet.id, PetChanges(name="Max"))
-        await admin.remove_pets([pet.id])
-        await admin.restore_pets([pet.id])
+        await admin.keys.lift_ban(key.id)
+        await admin.keys.revoke(key.id)
+        pet = await admin.pets.add(NewPet("Rex", 1))
+        await admin.pets.set_status([pet.id], "sold")
+        await admin.pets.update(pet.id, PetChanges(name="Max"))
+        await admin.pets.remove([pet.id])
+        await admin.pets.restore([pet.id])
         file = PetFile("x.csv", io.BytesIO(b"name,categoryId\nMia,1\n"))
         checked = await file.check()
-        added = await admin.import_pets(await admin.begin_import("x.csv", checked), file, checked)
-        await admin.undo_import(added.id)
-        await admin.add_operator("grace")
-        await admin.set_role("grace", "viewer")
-        await admin.revoke_operator("grace")
+        added = await admin.imports.add_pets(await admin.imports.begin("x.csv", checked), file, checked)
+        await admin.imports.undo(added.id)
+        await admin.operators.add("grace")
+        await admin.operators.set_role("grace", "viewer")
+        await admin.operators.revoke("grace")
         return [entry for _, entry in (await store.audit.find()).entries]
 
     entries = petstore.server.act(work)
@@ -305,7 +305,7 @@ def test_every_method_of_admin_records_a_known_action(petstore: Commands) -> Non
 
 
 def test_every_action_in_the_code_is_known() -> None:
-    place = {"entry": 0, "_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 1}
+    place = {"entry": 0, "new_entry": 0, "AuditEntry": 2, "record": 1, "_change_key": 1}
     recorded = set()
     for file in Path(package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

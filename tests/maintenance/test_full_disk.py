@@ -13,7 +13,7 @@ from harness.commands import Commands, Processes
 from harness.disks import filled, small_disk
 from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, names, sqlite_store
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.admin.pet_files import PetFile
 from petstore.errors import OperatorError
 from petstore.pets import NewPet
@@ -30,7 +30,7 @@ async def import_100(store: Store) -> str:
     admin = Admin(store, None, "ada", lambda: NOW)  # type: ignore[arg-type]  # imports need no gate
     try:
         checked = await file.check()
-        return (await admin.import_pets(await admin.begin_import("x.csv", checked), file, checked)).state
+        return (await admin.imports.add_pets(await admin.imports.begin("x.csv", checked), file, checked)).state
     except OperatorError as error:
         return str(error)
 

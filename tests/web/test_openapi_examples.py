@@ -19,7 +19,7 @@ from harness.in_process import NOW, Running, Wrapped, request, use_app
 from harness.pets import pet
 from harness.servers import ENTRY, Key, Server, raw, serving
 from petstore import errors
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.errors import REQUEST_ERRORS, RequestError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import SCOPES, KeyChanges, digest_of, mint, new_key
@@ -201,12 +201,12 @@ def unusable(server: Server) -> Answer:
     unknown = f"Authorization: Bearer {mint('live')}"
     answers = [
         send(server, "listPets", unknown, key=None),
-        send(server, "listPets", key=stopped(server, lambda admin, key: admin.suspend_key(key.id))),
-        send(server, "listPets", key=stopped(server, lambda admin, key: admin.revoke_key(key.id))),
+        send(server, "listPets", key=stopped(server, lambda admin, key: admin.keys.suspend(key.id))),
+        send(server, "listPets", key=stopped(server, lambda admin, key: admin.keys.revoke(key.id))),
         send(
             server,
             "listPets",
-            key=stopped(server, lambda admin, key: admin.update_key(key.id, KeyChanges(expires=1.0))),
+            key=stopped(server, lambda admin, key: admin.keys.update(key.id, KeyChanges(expires=1.0))),
         ),
     ]
     assert len({answer.body for answer in answers}) == 1

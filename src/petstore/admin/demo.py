@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from petstore.admin.actions import Admin, newest_entry
+from petstore.admin import Admin
 from petstore.admin.pet_files import PetFile, format_of
 from petstore.admin.pet_texts import IMPORTED
 from petstore.errors import STATUS_OF_CODE
@@ -115,7 +115,12 @@ async def has_data(store: Store) -> bool:
 
 async def is_demo(store: Store) -> bool:
     """Returns whether `fill` has run to completion on this store. Raises Unavailable."""
-    return await newest_entry(store, actor=DEMO_ACTOR, action="create key") is not None
+    before, more = None, True
+    while more:
+        found, before, more = await store.audit.find(before=before, limit=1, actor=DEMO_ACTOR, action="create key")
+        if found:
+            return True
+    return False
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
@@ -130,7 +135,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         # Run actions in chronological order, because the audit log lists entries in the order they were written.
         ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
-        await admin(0.3).suspend_key(ids["Price comparison"])
+        await admin(0.3).keys.suspend(ids["Price comparison"])
         share = ANIMALS[environment] / ANIMALS["live"]
         callers = {ids[key.name]: key for key in keys}
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
@@ -138,7 +143,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
         await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
-        _, secrets_made[environment] = await admin(0, DEMO_ACTOR).create_key("free", name="first key")
+        _, secrets_made[environment] = await admin(0, DEMO_ACTOR).keys.create("free", name="first key")
     return secrets_made
 
 
@@ -147,11 +152,11 @@ async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> di
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
-        made, _ = await admin(key.age).create_key(key.plan, name=key.name, limits=limits, life=key.life)
+        made, _ = await admin(key.age).keys.create(key.plan, name=key.name, limits=limits, life=key.life)
         ids[key.name] = made.id
-    await admin(31).update_key(ids["Harbour Vets"], KeyChanges(plan="pro"))
-    await admin(30).revoke_key(ids["Contractor"])
-    await admin(29).rotate_key(ids["Pet finder app"], float(DAY))
+    await admin(31).keys.update(ids["Harbour Vets"], KeyChanges(plan="pro"))
+    await admin(30).keys.revoke(ids["Contractor"])
+    await admin(29).keys.rotate(ids["Pet finder app"], float(DAY))
     return ids
 
 
@@ -169,11 +174,11 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
     for number, name in enumerate(FILES):
         animals = file(name, number * share, (number + 1) * share)
         operator, checked = admin(28 - 13 * number), await animals.check()
-        await operator.import_pets(await operator.begin_import(name, checked), animals, checked)
-    biscuit = await admin(1.6).add_pet(NewPet("Biscuit", 1))
-    await admin(1.5).update_pet(biscuit.id, PetChanges(name="Biscuit the Brave"))
-    await admin(1.2).set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold")
-    await admin(0.9).remove_pets([biscuit.id - 4])
+        await operator.imports.add_pets(await operator.imports.begin(name, checked), animals, checked)
+    biscuit = await admin(1.6).pets.add(NewPet("Biscuit", 1))
+    await admin(1.5).pets.update(biscuit.id, PetChanges(name="Biscuit the Brave"))
+    await admin(1.2).pets.set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold")
+    await admin(0.9).pets.remove([biscuit.id - 4])
 
 
 def _animal(number: int, count: int) -> NewPet:

@@ -40,6 +40,6 @@ async def lift(backends: Backends, key_id: str) -> Output:
     Prints the time at which the key's next request will be admitted. The key's counters are not reset, so the key may
     still be over its limits.
     """
-    after = await (await admin_of_key(backends, key_id)).lift_ban(key_id)
+    after = await (await admin_of_key(backends, key_id)).keys.lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}
     return Output(data, f"{key_id} is no longer banned. {after}")

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from petstore import data_dir, timeouts
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied
 from petstore.cli.options import data_options, settings_from

@@ -89,7 +89,7 @@ def create(
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work(backends: Backends) -> Output:
-        key, secret = await admin(backends, environment).create_key(
+        key, secret = await admin(backends, environment).keys.create(
             plan, name=name, contact=contact, scopes=scopes or SCOPES, limits=limits, life=expires
         )
         given = {
@@ -182,7 +182,7 @@ def identify(as_json: bool, **where: Any) -> None:
     if not secret:
         raise OperatorError("there is no secret on standard input")
     if could_be_token(secret):
-        operator = act(where, lambda backends: admin(backends, "live").identify_operator(secret))
+        operator = act(where, lambda backends: admin(backends, "live").operators.identify(secret))
         raise OperatorError(
             f"this token belongs to operator {printable(operator.name)} and is not a key's secret; revoke it with"
             f" `petstore operators revoke {shlex.quote(operator.name)}`"
@@ -192,7 +192,7 @@ def identify(as_json: bool, **where: Any) -> None:
         raise OperatorError("this is not a Petstore secret: its format or checksum is wrong")
 
     async def work(backends: Backends) -> Output:
-        found = await admin(backends, environment).identify_key(secret)
+        found = await admin(backends, environment).keys.identify(secret)
         if found is None:
             raise OperatorError("no key has this secret")
         key, until = found
@@ -239,7 +239,7 @@ async def update(
         raise OperatorError(
             "nothing to change: give --plan, --name, --contact, --scope, --expires, --per-minute or --per-day"
         )
-    key = await (await admin_of_key(backends, key_id)).update_key(key_id, KeyChanges(**changes))
+    key = await (await admin_of_key(backends, key_id)).keys.update(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
     return Output(
         _key_values(key, status),
@@ -256,7 +256,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 
     ID is the key's id, as shown by keys list.
     """
-    key = await (await admin_of_key(backends, key_id)).suspend_key(key_id)
+    key = await (await admin_of_key(backends, key_id)).keys.suspend(key_id)
     values = _key_values(key, await _status(backends, key))
     return Output(values, f"{key_id} is suspended. The service refuses its requests until you resume the key.")
 
@@ -266,7 +266,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 @on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
     """Resume a suspended key. ID is the key's id, as shown by keys list."""
-    key = await (await admin_of_key(backends, key_id)).resume_key(key_id)
+    key = await (await admin_of_key(backends, key_id)).keys.resume(key_id)
     status = await _status(backends, key)
     return Output(_key_values(key, status), f"{key_id} is resumed. State: {_state_text(key, status)}.")
 
@@ -295,7 +295,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
         confirm(f"The old secret of {key_id} {question}", yes)
 
     async def work(backends: Backends) -> Output:
-        key, secret, until = await (await admin_of_key(backends, key_id)).rotate_key(key_id, overlap or 0.0)
+        key, secret, until = await (await admin_of_key(backends, key_id)).keys.rotate(key_id, overlap or 0.0)
         end = "The old secret no longer works."
         if overlap:
             end = as_typed(
@@ -315,7 +315,7 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 
     ID is the key's id, as shown by keys list.
     """
-    key = await (await admin_of_key(backends, key_id)).end_old_secret(key_id)
+    key = await (await admin_of_key(backends, key_id)).keys.end_old_secret(key_id)
     values = _key_values(key, await _status(backends, key))
     return Output(values, f"The old secret of {key_id} no longer works.")
 
@@ -339,7 +339,7 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(f"{named} will stop working permanently. Its client will need a new key. Revoke it?", yes)
 
     async def work(backends: Backends) -> Output:
-        revoked = await admin(backends, key.environment).revoke_key(key_id)
+        revoked = await admin(backends, key.environment).keys.revoke(key_id)
         values = _key_values(revoked, await _status(backends, revoked))
         return Output(values, f"{key_id} is revoked. This takes effect with the next request.")
 
@@ -373,7 +373,7 @@ async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """Returns the output for one key. `secret` says whether the secret that the operator entered is still valid."""
     status = await _status(backends, key)
     old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
-    history = await admin(backends, key.environment).key_history(key.id)
+    history = await admin(backends, key.environment).keys.history(key.id)
     errors = await backends.stores[key.environment].usage.recent_errors(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     resumption = next((entry for _, entry in history if entry.action == "resume key"), None)

@@ -41,7 +41,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
 
     If the token is lost, revoke the operator, and then add an operator with the same name.
     """
-    operator, token = act(where, lambda backends: admin(backends, "live").add_operator(name, role), access="create")
+    operator, token = act(where, lambda backends: admin(backends, "live").operators.add(name, role), access="create")
     url = recorded_console(where["data"])
     Output(
         {**msgspec.structs.asdict(operator), "token": token},
@@ -70,5 +70,5 @@ async def revoke(backends: Backends, name: str) -> Output:
 
     NAME is the operator's name, as shown by operators list.
     """
-    await admin(backends, "live").revoke_operator(name)
+    await admin(backends, "live").operators.revoke(name)
     return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")

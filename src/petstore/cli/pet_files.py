@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import click
 
 from petstore import data_dir
-from petstore.admin.actions import described_import
+from petstore.admin.imports import described_import
 from petstore.admin.pet_files import (
     BAD_ROWS_MAX,
     BATCH,
@@ -119,7 +119,7 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
     repeats = ""
 
     async def begin(backends: Backends) -> Import:
-        return await admin(backends, environment).begin_import(Path(name).name, checked, repeats)
+        return await admin(backends, environment).imports.begin(Path(name).name, checked, repeats)
 
     while (begun := act(where, begin, access="create")).state == "done":
         confirm(f"{name} was imported before: {described_import(begun)}. Import it again?", yes)
@@ -129,7 +129,7 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
 
 async def _add(backends: Backends, environment: Environment, begun: Import, pets: PetFile, checked: Checked) -> Import:
     with progress("Adding", checked.animals) as bar:
-        return await admin(backends, environment).import_pets(begun, pets, checked, reaching(bar))
+        return await admin(backends, environment).imports.add_pets(begun, pets, checked, reaching(bar))
 
 
 def _warn(checked: Checked) -> None:
@@ -192,7 +192,7 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
         asyncio.run(check_data(settings))
     except OperatorError:  # there is no data yet
         return None
-    return act(where, lambda backends: admin(backends, environment).earlier_import(sha256))
+    return act(where, lambda backends: admin(backends, environment).imports.earlier(sha256))
 
 
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
@@ -265,7 +265,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(_question(before), yes)
 
     async def work(backends: Backends) -> _Undoing:
-        counts = await admin(backends, before.environment).undo_import(import_id)
+        counts = await admin(backends, before.environment).imports.undo(import_id)
         return (await _undoing(backends, import_id))._replace(counts=counts)
 
     try:

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from petstore.admin.actions import added_in_words, check_adder, checked_pet
 from petstore.admin.pet_files import origin_members
 from petstore.admin.pet_texts import COLUMNS, texts_of_pet
+from petstore.admin.pets import added_in_words, check_adder, checked_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data, refuse_secret
 from petstore.cli.options import (
@@ -132,7 +132,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
     """
     where = {name: options.pop(name) for name in BACKEND_OPTIONS}
     new = checked_pet(NewPet(**options))
-    pet = act(where, lambda backends: admin(backends, environment).add_pet(new), access="create")
+    pet = act(where, lambda backends: admin(backends, environment).pets.add(new), access="create")
     Output(pet, _line(pet)).print(as_json)
 
 
@@ -155,7 +155,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
         *others, last = (f"--{name.replace('_', '-')}" for name in values)
         raise OperatorError(f"nothing to change: give {', '.join(others)} or {last}")
     await _existing(backends, environment, [pet_id])
-    pet = await admin(backends, environment).update_pet(pet_id, PetChanges(**changes))
+    pet = await admin(backends, environment).pets.update(pet_id, PetChanges(**changes))
     return Output(pet, _line(pet))
 
 
@@ -176,7 +176,7 @@ async def set_status(
       petstore pets set-status 17 18 21 sold
     """
     await _existing(backends, environment, pet_ids)
-    changed = await admin(backends, environment).set_status(pet_ids, status)
+    changed = await admin(backends, environment).pets.set_status(pet_ids, status)
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
@@ -215,7 +215,7 @@ def remove(
         raise OperatorError("nothing to remove; give ids or --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
-    removed = act(where, lambda backends: admin(backends, environment).remove_pets(pet_ids), access="write")
+    removed = act(where, lambda backends: admin(backends, environment).pets.remove(pet_ids), access="write")
     data = {"removed": [pet.id for pet in removed.pets], "removal": removed.removal_id}
     Output(data, _removed_text(len(removed.pets), environment, removed.removal_id)).print(as_json)
 
@@ -224,7 +224,7 @@ def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
     """Asks for confirmation and removes the matching animals. Raises OperatorError if no animals match."""
-    found = act(where, lambda backends: admin(backends, environment).count_added(query))
+    found = act(where, lambda backends: admin(backends, environment).pets.count_added(query))
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
     edited = f"{counted(kept, 'animal')} that an operator has changed"
@@ -238,7 +238,7 @@ def _remove_added(
 
     async def work(backends: Backends) -> Removal:
         with progress("Removing", wanted.total) as bar:
-            return await admin(backends, environment).remove_added(query, wanted, reaching(bar))
+            return await admin(backends, environment).pets.remove_added(query, wanted, reaching(bar))
 
     try:
         removal = act(where, work, access="write")
@@ -267,11 +267,11 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
     """
     if targets[0].startswith(REMOVAL_PREFIX):
         (removal_id,) = _only_one(targets)
-        count = await admin(backends, environment).restore_removal(removal_id)
+        count = await admin(backends, environment).pets.restore_removal(removal_id)
         text = f"{counted(count, 'animal')} restored to {environment}."
         return Output({"restored": count, "removal": removal_id}, text)
     pet_ids = [Int64().convert(target, None, click.get_current_context()) for target in targets]
-    restored = await admin(backends, environment).restore_pets(pet_ids)
+    restored = await admin(backends, environment).pets.restore(pet_ids)
     return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
 
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from petstore.admin.actions import Admin
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
+from petstore.admin.keys import KeyActions
 from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
@@ -48,7 +48,7 @@ async def show_new(request: ConsoleRequest) -> Response:
 async def create(request: ConsoleRequest) -> Response:
     form = await request.form()
     try:
-        key, secret = await request.admin.create_key(
+        key, secret = await request.admin.keys.create(
             plan_of(form), name=form.text("name").strip(), contact=form.text("contact").strip(),
             scopes=scopes_of(form), limits=enterprise_limits(form),
             life=parse_duration(form.text("expires"), least=1) if form.text("expires").strip() else None,
@@ -74,7 +74,7 @@ async def identify(request: ConsoleRequest) -> Response:
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if could_be_token(secret):
         try:
-            operator = await request.live_admin.identify_operator(secret)
+            operator = await request.live_admin.operators.identify(secret)
         except OperatorError as error:
             return await identify_page(request, 404, str(error))
         text = f"This token belongs to operator {operator.name}. It is not a key's secret. Revoke it under Operators."
@@ -82,7 +82,7 @@ async def identify(request: ConsoleRequest) -> Response:
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
-    found = await request.state.admin(environment, request.session.actor).identify_key(secret)
+    found = await request.state.admin(environment, request.session.actor).keys.identify(secret)
     if found is None:
         return await identify_page(request, 404, f"No key in {environment} has this secret.")
     key, secret_ends = found
@@ -179,7 +179,7 @@ async def change(request: ConsoleRequest) -> Response:
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
         changes = changes_in(form, base, KEY_UNITS, _form_of, lambda each: _changes_of(each, request.now))
-        await request.admin.update_key(key_id, changes, base)
+        await request.admin.keys.update(key_id, changes, base)
     except (OperatorError, Unavailable) as error:
         return await show(request, form, error=error)
     done = "The key was changed. The change takes effect with the next request."
@@ -191,25 +191,25 @@ async def rotate(request: ConsoleRequest) -> Response:
     overlap = (await request.form()).text("overlap", OVERLAP)
     key_id = (await request.key()).id
     try:
-        _, secret, _ = await request.admin.rotate_key(key_id, parse_duration(overlap))
+        _, secret, _ = await request.admin.keys.rotate(key_id, parse_duration(overlap))
     except (OperatorError, Unavailable) as error:
         return await show(request, overlap=overlap, error=error)
     request.session.new_secrets[key_id] = secret
     return request.redirect(f"/keys/{key_id}")
 
 
-def _action(action: Callable[[Admin, str], Awaitable[ApiKey]], done: str) -> Handler:
+def _action(action: Callable[[KeyActions, str], Awaitable[ApiKey]], done: str) -> Handler:
     async def act(request: ConsoleRequest) -> Response:
         key_id = (await request.key()).id
-        return await request.act(action(request.admin, key_id), done, f"/keys/{key_id}")
+        return await request.act(action(request.admin.keys, key_id), done, f"/keys/{key_id}")
 
     return act
 
 
-suspend = _action(Admin.suspend_key, "The key is suspended. Requests with this key are refused until you resume it.")
-end_old_secret = _action(Admin.end_old_secret, "The old secret no longer works.")
-resume = _action(Admin.resume_key, "The key is no longer suspended.")
-revoke = _action(Admin.revoke_key, "The key is revoked. The service now refuses all requests with this key.")
+suspend = _action(KeyActions.suspend, "The key is suspended. Requests with this key are refused until you resume it.")
+end_old_secret = _action(KeyActions.end_old_secret, "The old secret no longer works.")
+resume = _action(KeyActions.resume, "The key is no longer suspended.")
+revoke = _action(KeyActions.revoke, "The key is revoked. The service now refuses all requests with this key.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
@@ -284,7 +284,7 @@ async def lift_ban(request: ConsoleRequest) -> Response:
     key_id = (await request.key()).id
     path = f"/keys/{key_id}" if (await request.form()).text("back") == "key" else "/bans"
     try:
-        request.flash(f"The ban on {key_id} was lifted. {await request.admin.lift_ban(key_id)}")
+        request.flash(f"The ban on {key_id} was lifted. {await request.admin.keys.lift_ban(key_id)}")
     except OperatorError as error:
         request.flash(str(error), ok=False)
     request.state.bans[request.environment].invalidate()

@@ -15,7 +15,7 @@ async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
     name = form.text("name").strip()
     try:
-        _, token = await request.live_admin.add_operator(name, _role(form))
+        _, token = await request.live_admin.operators.add(name, _role(form))
     except OperatorError as error:
         return await page(request, form, str(error), 422)
     request.session.new_secrets[f"operator {name}"] = token
@@ -26,13 +26,13 @@ async def set_role(request: ConsoleRequest) -> Response:
     form = await request.form()
     name, role = form.text("name"), _role(form)
     done = f"{name} is now {'a viewer' if role == 'viewer' else 'an operator'}."
-    return await _change(request, name, lambda: request.live_admin.set_role(name, role), done)
+    return await _change(request, name, lambda: request.live_admin.operators.set_role(name, role), done)
 
 
 async def revoke(request: ConsoleRequest) -> Response:
     name = (await request.form()).text("name")
     done = f"{name} was signed out and can no longer sign in."
-    return await _change(request, name, lambda: request.live_admin.revoke_operator(name), done)
+    return await _change(request, name, lambda: request.live_admin.operators.revoke(name), done)
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from petstore.admin.actions import described_import
+from petstore.admin.imports import described_import
 from petstore.admin.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.console.background import Job
 from petstore.console.forms import read_form
@@ -36,13 +36,13 @@ async def start_import(request: ConsoleRequest) -> Response:
             file = PetFile(name, source)
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
-            begun = await request.admin.begin_import(name, checked)
+            begun = await request.admin.imports.begin(name, checked)
             while begun.state == "done":  # ask again if another operator has imported the file in the meantime
                 job.link = f"/animals/imports/{begun.id}"
                 await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
-                begun = await request.admin.begin_import(name, checked, repeats=begun.id)
+                begun = await request.admin.imports.begin(name, checked, repeats=begun.id)
             job.begin(f"Adding {checked.animals:,} animals", checked.animals)
-            done = await request.admin.import_pets(begun, file, checked, job.advance)
+            done = await request.admin.imports.add_pets(begun, file, checked, job.advance)
         request.pets_changed()
         job.link = f"/animals/imports/{done.id}"
         result = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
@@ -182,7 +182,7 @@ async def undo_import(request: ConsoleRequest) -> Response:
     found = await _import(request)
 
     async def work(job: Job) -> str:
-        counts = await request.admin.undo_import(found.id, job.advance)
+        counts = await request.admin.imports.undo(found.id, job.advance)
         request.pets_changed()
         were_kept = "was kept because it was" if counts.kept == 1 else "were kept because they were"
         kept = f" {counts.kept:,} {were_kept} changed after the import." if counts.kept else ""

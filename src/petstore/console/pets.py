@@ -7,8 +7,8 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.admin.actions import PETS_MAX
 from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
+from petstore.admin.pets import PETS_MAX
 from petstore.audit import FoundEntries
 from petstore.console.background import Job, Result
 from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
@@ -51,7 +51,7 @@ async def rows(request: ConsoleRequest) -> Response:
 async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
     try:
-        pet = await request.admin.add_pet(pet_of(form))
+        pet = await request.admin.pets.add(pet_of(form))
     except (InvalidBody, Unavailable) as error:
         return await page(request, form, error)
     request.pets_changed()
@@ -70,7 +70,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
         if not selected:
             raise OperatorError("Select animals first.")
         if form.text("action") == "remove":
-            removed = await request.admin.remove_pets(selected)
+            removed = await request.admin.pets.remove(selected)
             message = removal_message(request, removed)
             return await _respond(request, message, selected, existing=removed.pets, removed=True)
         return await _set_status(request, selected, form.text("to"))
@@ -82,7 +82,7 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
     """Sets the animals' status. Raises OperatorError if the status is invalid or an animal cannot be changed."""
     if not is_status(status):
         raise OperatorError("Choose a status.")
-    changed = await request.admin.set_status(selected, status)
+    changed = await request.admin.pets.set_status(selected, status)
     request.pets_changed()
     subject = f"Animal {changed[0].id} is" if len(changed) == 1 else f"{len(changed):,} animals are"
     return await _respond(request, FlashMessage(f"{subject} now {status}."), selected, existing=changed)
@@ -108,7 +108,7 @@ async def restore(request: ConsoleRequest) -> Response:
             return await _restore_removal(request, removal_id)
         if not pet_ids:
             raise HTTPException(400)
-        restored = await request.admin.restore_pets(pet_ids)
+        restored = await request.admin.pets.restore(pet_ids)
     except OperatorError as error:
         request.flash(str(error), ok=False)
         return request.redirect("/animals")
@@ -124,7 +124,7 @@ async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response
     """
 
     async def work(job: Job) -> str:
-        restored = await request.admin.restore_removal(removal_id, job.advance)
+        restored = await request.admin.pets.restore_removal(removal_id, job.advance)
         request.pets_changed()
         return _restored_text(restored)
 
@@ -249,7 +249,7 @@ async def edit(request: ConsoleRequest) -> Response:
     base = base_of(form, Pet)
     try:
         changes = changes_in(form, base, PET_UNITS, _form_of, _changes_of)
-        await request.admin.update_pet(pet_id, changes, base)
+        await request.admin.pets.update(pet_id, changes, base)
     except (Conflict, InvalidBody, Unavailable) as error:
         return await show(request, form, error)
     except OperatorError:  # no animal has this id
@@ -261,7 +261,7 @@ async def edit(request: ConsoleRequest) -> Response:
 
 async def remove(request: ConsoleRequest) -> Response:
     try:
-        removed = await request.admin.remove_pets([_pet_id(request)])
+        removed = await request.admin.pets.remove([_pet_id(request)])
     except OperatorError:  # no animal has this id
         raise HTTPException(404) from None
     request.session.messages.append(removal_message(request, removed))

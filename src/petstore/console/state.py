@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from petstore.admin.actions import Admin
+from petstore.admin import Admin
 from petstore.admin.key_status import bans_with_keys
 from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue, Jobs
