@@ -1,5 +1,5 @@
 # Start with `make serve`. Run `make` to list all commands. The commands serve, console and dist need only make and Python
-# 3.11 or newer. Some tests need more programs, and say which.
+# 3.11 or newer. Some tests need other programs, and are skipped with a message without them.
 
 # If `python3` was built without optimisation, which is pyenv's default, requests take 1.3 times as much CPU time. In that
 # case, use the system's Python instead, if it is new enough and can create virtual environments.
@@ -53,7 +53,7 @@ PARALLEL = $(if $(SINGLE_FILE),,--numprocesses 4 --dist loadfile --no-loadscope-
 PYTEST = PYTHONDONTWRITEBYTECODE= $(TEST_FILES) $(BIN)/python -m pytest $(PARALLEL)
 NODE_MODULES = $(NODE_TOOLS:%=%/node_modules/.package-lock.json)
 
-test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (for some of them: make test ARGS="-k limits")
+test: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the tests (to run some of them: make test ARGS="-k limits")
 	$(PYTEST) -m "not static and not proof and not thorough" $(ARGS)
 
 test-thorough: $(VENV)/.installed-dev $(NODE_MODULES) ## Run the slow tests: axe-core on every page, generated clients, repeated faults
@@ -90,13 +90,13 @@ bench-quick: $(VENV)/.installed-dev ## Run a shorter benchmark, in under two min
 dist: $(VENV)/.installed ## Build wheels, source archives and an SBOM of the service and the client in dist/
 	@$(BIN)/python -m tools.dist
 
-release-check: dist $(VENV)/.installed-dev ## Install the wheel from dist/ in a new environment and use it (for another Python: PYTHON=python3.14)
+release-check: dist $(VENV)/.installed-dev ## Install the wheel from dist/ in a new environment and test it (with another Python: PYTHON=python3.14)
 	@$(BIN)/python -m tools.release --python $(PYTHON)
 
-container-check: dist $(VENV)/.installed-dev ## Build the container image and use it (needs root, podman and debootstrap)
+container-check: dist $(VENV)/.installed-dev ## Build the container image and test it (needs root, podman and debootstrap)
 	@$(BIN)/python -m tools.containers $(ARGS)
 
-# Pins do not change unless ARGS=--upgrade. The service can be installed on the platforms below.
+# Existing pins do not change unless you pass ARGS=--upgrade. The lock file must contain wheels for all PLATFORMS.
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 PLATFORMS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 

@@ -1,7 +1,7 @@
 # /opt/petstore/deploy/petstore-urls.sh: reads the service's settings, and sets STORE (a URL for psql and pg_dump) and
 # GATE (options for redis-cli). Source it in a shell: . /opt/petstore/deploy/petstore-urls.sh
-# Neither contains a password, because every user on this machine can read process arguments. The script exports
-# the passwords as PGPASSWORD and REDISCLI_AUTH, which these programs read.
+# Neither variable contains a password, because every user on this machine can read process arguments. The script
+# exports the passwords as PGPASSWORD and REDISCLI_AUTH, which these programs read.
 
 # petstore_decode TEXT: prints TEXT with its percent-encoding decoded.
 petstore_decode() {
@@ -37,7 +37,8 @@ url=${PETSTORE_GATE:-$(if [ -n "${PETSTORE_GATE_FILE:-}" ]; then cat "$PETSTORE_
 if [ -n "$url" ]; then
   REDISCLI_AUTH=$(petstore_part 's|^[^:]*://[^/@:]*:\([^/@]*\)@.*|\1|p')
   if [ -n "$REDISCLI_AUTH" ]; then export REDISCLI_AUTH; else unset REDISCLI_AUTH; fi
-  # redis-cli supports only redis:// and rediss://. If a URL has a user but no password, it uses the name as the password.
+  # redis-cli supports only redis:// and rediss://. If a URL contains a user but no password, redis-cli uses the user
+  # name as the password.
   GATE="-u $(printf '%s\n' "$url" | sed 's|^valkey|redis|; s|^\([^:]*://\)[^/@]*@|\1|; s|?.*||')"
   user=$(petstore_part 's|^[^:]*://\([^/@:]*\):[^/@]*@.*|\1|p')
   if [ -n "$user" ]; then GATE="$GATE --user $user"; fi

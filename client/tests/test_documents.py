@@ -120,7 +120,8 @@ def test_the_options_in_the_readme_have_their_defaults() -> None:
         default = parameters[name].default
         assert shown == ("none" if default is None else f"`{default}`") or shown == f"`PETSTORE_{name.upper()}`"
     pages = inspect.signature(Petstore.list_pets).parameters["page_size"].default
-    assert f"A page has up to {pages} animals, the maximum, unless you set `page_size`." in " ".join(README.split())
+    sentence = f"A page contains up to {pages} animals, which is the maximum, unless you set `page_size`."
+    assert sentence in " ".join(README.split())
 
 
 def test_the_readme_needs_no_other_file() -> None:

@@ -2,7 +2,7 @@
 # Creates the secrets for the cluster in compose.yaml, in the directory `secrets`: passwords, and a certificate for localhost.
 # Replace proxy.pem with your own certificate chain, followed by the private key.
 set -eu
-# The containers run as other users and must be able to read the files, so only the directory is private.
+# The containers run as different users and must be able to read the files, so only the directory is private.
 mkdir -m 700 secrets
 cd secrets
 postgres=$(openssl rand -hex 24)

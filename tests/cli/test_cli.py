@@ -20,6 +20,8 @@ from petstore.cli import cli
 from petstore.plans import Limits
 from petstore.wording import when
 
+pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
+
 COMMANDS = [
     [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "update"],
     ["keys", "suspend"], ["keys", "resume"], ["keys", "identify"], ["keys", "rotate"], ["keys", "end-overlap"],

@@ -450,7 +450,7 @@ def test_one_bad_row_among_many_imports_nothing(petstore: Commands, tmp_path: Pa
     assert import_fails(petstore, file) == ["line 5001: categoryId is required."]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_running_service_shows_an_import_with_the_next_request(server: Server, key: Key, tmp_path: Path) -> None:
     path = "/v1/pets?limit=1&status=sold"
     before = asking(server.port, 1, key.headers, path)[0]

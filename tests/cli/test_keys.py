@@ -22,6 +22,8 @@ from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from petstore.wording import when
 
+pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
+
 TRIALS = 5  # how often to check that a change takes effect in a running service
 
 

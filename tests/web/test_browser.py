@@ -185,7 +185,7 @@ def test_an_incomplete_key_is_noticed_before_a_request(reference: Page, staging_
         reference.fill("#key", secret)
         assert reference.inner_text("#key-hint") == "", "not while it is typed"
         reference.press("#key", "Tab")
-        assert reference.inner_text("#key-hint").startswith("This is not a complete key. A key is pets_test_ foll")
+        assert reference.inner_text("#key-hint").startswith("This is not a complete key. A key consists of pets_test_")
     for secret in (staging_key.secret, ""):
         reference.fill("#key", secret)
         reference.press("#key", "Tab")

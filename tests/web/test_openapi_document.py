@@ -195,15 +195,16 @@ def test_the_limits_in_the_document_are_those_of_the_service() -> None:
     assert (limit["minimum"], limit["maximum"], limit["default"]) == (1, MAX_LIMIT, DEFAULT_LIMIT)
     assert SCHEMAS["Pets"]["maxItems"] == MAX_LIMIT
     words = " ".join(GUIDE.split())
-    assert f"A page has {DEFAULT_LIMIT} animals unless you set `limit`, which can be at most {MAX_LIMIT}." in words
+    assert f"A page contains up to {DEFAULT_LIMIT} animals." in words
+    assert f"set `limit` to a value from 1 to {MAX_LIMIT}." in words
     (described,) = (each for each in DOCUMENTED["listPets"]["parameters"] if each["name"] == "limit")
     assert described["description"].endswith(f"from 1 to {MAX_LIMIT}. Defaults to {DEFAULT_LIMIT}.")
-    lengths = re.findall(r"a minute of (\d+) seconds, and a day of ([\d,]+) seconds", words)
+    lengths = re.findall(r"a minute \((\d+) seconds\) and a day \(([\d,]+) seconds\)", words)
     assert lengths == [(str(MINUTE // SECOND), f"{DAY // SECOND:,}")]
     assert set(re.findall(r"limit=(\d{3,})`", TEXT)) == {str(MAX_LIMIT)}
     assert re.findall(r"larger than (\d+) KiB", TEXT) == [str(BODY_MAX // 1024)] * TEXT.count("KiB")
     assert f"within {BODY_TIMEOUT:.0f} seconds" in TEXT
-    hours = re.findall(r"For (\d+) hours, the same key and body", TEXT)
+    hours = re.findall(r"For (\d+) hours, a request with the same idempotency key and body", TEXT)
     assert [int(each) * 3600 for each in hours] == [IDEMPOTENCY_LIFETIME] * 2
 
 

@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             elif self._idle is not None:
                 self._idle.set_result(None)
                 self._idle = None
-            if len(messages.waiting) == PIPELINE_MAX:  # there is now room for one more request
+            if len(messages.waiting) == PIPELINE_MAX - 1:  # there is now room for one more request
                 messages.feed(b"", perf_counter())
                 self.update_reading()
         elif messages.rejected is not None:

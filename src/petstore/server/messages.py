@@ -21,7 +21,7 @@ FIELDS_MAX = 100
 METHOD_MAX = 64  # bytes; while an incomplete head is at most this long, its method is checked whenever data arrives
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot contain too many fields (each takes at least four bytes)
 EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
-PIPELINE_MAX = 1  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
+PIPELINE_MAX = 2  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
 HOST_MAX = 300  # characters; a host name has at most 253, and a port may follow
 CONNECTION_MAX = 256  # characters in the Connection field; a longer value is treated as `close`
@@ -238,7 +238,7 @@ class MessageReader:
         """Whether reading must pause because a body's buffer is full or too many requests are waiting."""
         if self._stream is not None:
             return self._stream.is_full
-        return len(self.waiting) > PIPELINE_MAX and bool(self._unread)
+        return len(self.waiting) >= PIPELINE_MAX and bool(self._unread)
 
     @property
     def held(self) -> int:
@@ -262,7 +262,7 @@ class MessageReader:
             while data and not self.over:
                 if self._stream is not None:
                     data = self._feed_body(self._stream, data)
-                elif len(self.waiting) > PIPELINE_MAX:
+                elif len(self.waiting) >= PIPELINE_MAX:
                     self._unread = data
                     self._source.update_reading()
                     return

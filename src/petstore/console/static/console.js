@@ -1,4 +1,4 @@
-// Page behaviour: refresh, local times, dialogs, copying, selection, upload progress.
+// Page behaviour: refresh, local times, dialogs, copying, selection and upload progress.
 // Every page also works without scripts.
 "use strict";
 
@@ -26,7 +26,7 @@
     }
   }
 
-  // An error from a refresh is cleared when a later refresh succeeds.
+  // If the message is an error from a refresh, the next successful refresh removes it.
   function showMessage(text, ok, ofRefresh = false) {
     const line = document.createElement("p");
     line.toggleAttribute("data-of-refresh", ofRefresh);
@@ -42,7 +42,7 @@
     }, 1000 * element.dataset.refresh);
   }
 
-  // After a swap, keep open details open, and keep animals selected if the new search also finds them.
+  // After a swap, keep open details open, and keep the selected animals selected if they are still in the table.
   let openDetails = [];
   let selectedIds = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -60,7 +60,7 @@
     if (event.target.id === "dialog" && !event.target.open) event.target.showModal();
     updateSelection();
   });
-  // Swap the troubles only if they have changed. Otherwise, screen readers would announce them every few seconds.
+  // Swap the list of problems only if it has changed. Otherwise, screen readers would announce it every few seconds.
   document.addEventListener("htmx:oobBeforeSwap", (event) => {
     const { target, fragment } = event.detail;
     if (target.id === "troubles" && target.textContent.trim() === fragment.textContent.trim()) event.detail.shouldSwap = false;
@@ -76,7 +76,7 @@
     showMessage(text || "The action failed. Reload the page and try again.", false, isRefresh(event));
   });
   document.addEventListener("htmx:sendError", (event) =>
-    showMessage("The console does not respond. This page may be out of date.", false, isRefresh(event)));
+    showMessage("The console is not responding. This page may be out of date.", false, isRefresh(event)));
 
   function updateSelection() {
     const count = all("#rows input:checked").length;
@@ -133,13 +133,14 @@
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
-    // Export with the current search. The table changes without reloading the page, so the hidden fields may be stale.
+    // Export the results of the current search. A search does not reload the page, so the hidden fields may be stale.
     if (event.target.matches("form[data-filtered]")) {
       for (const field of all("input[type=hidden]", event.target)) field.value = document.querySelector(`.filter [name=${field.name}]`).value;
     }
   });
 
-  // Upload the file with a script, because a plain form shows no progress. The response contains the import's address.
+  // Upload the file with a script, because a plain form shows no progress. The response's Location header is the address
+  // of the import.
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-upload]");
     if (!form) return;
@@ -154,7 +155,7 @@
       else if (request.status === 401) location.reload();
       else showMessage(request.responseText, false);
     };
-    request.onerror = () => showMessage("The console does not respond. The file was not uploaded.", false);
+    request.onerror = () => showMessage("The console is not responding. The file was not uploaded.", false);
     request.open("POST", form.action);
     request.setRequestHeader("HX-Request", "true");
     request.send(new FormData(form));

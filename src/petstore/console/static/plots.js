@@ -1,5 +1,5 @@
 // Draws requests by response class as stacked bars, and shows the values of the bar under the pointer.
-// The data is in the attribute `data-series`, which every refresh of the page replaces.
+// The data is in the `data-series` attribute, which is replaced by every refresh of the page.
 "use strict";
 
 (() => {
@@ -12,8 +12,8 @@
   const day = { day: "numeric", month: "short" };
   const minute = { hour: "2-digit", minute: "2-digit" };
 
-  // Each series is the sum of itself and the series below it, so drawing the tallest first makes a stack. A bar without
-  // requests is null, because otherwise its edges would be visible behind the bar of the same height in front of it.
+  // Each series includes the counts of the series below it, so drawing the tallest first makes a stack. A bar without
+  // requests is null. Otherwise, its edges would be visible behind the bar of the same height in front of it.
   function stacked(series, classes) {
     const sums = [];
     let below = series.starts.map(() => 0);
@@ -45,7 +45,8 @@
     const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     const bars = uPlot.paths.bars({ size: [0.92, 100], align: 1 });
     const end = () => plots.get(id).series.starts.at(-1) + plots.get(id).series.seconds;
-    // uPlot finds the nearest start of a bar. A bar extends from its start to the next, so use the start before the pointer.
+    // uPlot finds the bar whose start is nearest to the pointer. A bar extends from its start to the start of the next bar,
+    // so use the last start before the pointer.
     const barUnderPointer = (u) => {
       const at = u.posToVal(u.cursor.left, "x");
       return Math.max(0, u.data[0].findLastIndex((start) => start <= at));

@@ -1,5 +1,5 @@
-// The components of the page. Swagger UI reads the form and sends the request. The service validates it, so that the page
-// shows the response that a client would get.
+// The components of the reference page. Swagger UI reads the form and sends the request. The page leaves validation to the
+// service, so that it shows the response that a client would get.
 
 import { IDEMPOTENCY_KEY, SAMPLES } from "./samples.js";
 
@@ -77,7 +77,7 @@ export function PetstoreParts({ React, Im }) {
       );
     };
 
-  // An input field for a parameter, labelled with its name. It suggests the examples.
+  // An input field for a parameter, labelled with the parameter's name. It suggests the examples in the schema.
   const JsonSchemaForm = () =>
     function JsonSchemaForm({ value, onChange, schema, description }) {
       const field = {
@@ -145,7 +145,7 @@ export function PetstoreParts({ React, Im }) {
   function Answer({ response }) {
     const { status, text, headers = {}, duration, error, message } = response;
     if (error && !status) return h("div", { className: "answer" }, h("p", { className: "bad" }, `No response: ${message}`));
-    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${[value].flat().join(", ")}`); // Swagger UI splits at commas
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${[value].flat().join(", ")}`); // Swagger UI splits values at commas
     return h(
       "div",
       { className: "answer" },
@@ -155,7 +155,7 @@ export function PetstoreParts({ React, Im }) {
     );
   }
 
-  // JavaScript would round numbers beyond 53 bits, so such a response is shown unformatted.
+  // JavaScript rounds integers of more than 53 bits, so a response that may contain one is shown unformatted.
   const pretty = (text) => {
     try {
       return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2);
@@ -190,7 +190,7 @@ export function PetstoreParts({ React, Im }) {
     );
   }
 
-  // Renders a line of Markdown in which only `code` is supported.
+  // Renders a line of Markdown. Supports only `code`.
   function Inline({ text }) {
     return h("span", null, text.split("`").map((part, index) => (index % 2 ? h("code", { key: index }, part) : part)));
   }
@@ -237,7 +237,7 @@ export function PetstoreParts({ React, Im }) {
       body: operation.requestBody && (oas3Selectors.requestBodyValue(path, method) ?? bodyExample(operation)),
     };
     for (const { name, in: where, schema, value: given } of operation.parameters) {
-      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // so that every createPet sample can be retried
+      const value = given || (name === IDEMPOTENCY_KEY ? schema.examples[0] : ""); // so that every createPet sample is safe to retry
       if (value === "") continue;
       if (where === "path") request.path = request.path.replace(`{${name}}`, value);
       else request[where === "query" ? "query" : "headers"][name] = value;
@@ -249,8 +249,8 @@ export function PetstoreParts({ React, Im }) {
 
   return {
     components: { PetstoreLayout: Layout, Samples },
-    // On startup, Swagger UI resolves the security schemes for a dialog that this page does not have. That would parse the
-    // whole document and block the page. Operations are resolved when they are opened.
+    // On startup, Swagger UI would resolve the security schemes for a dialog that this page does not have. Doing so would
+    // parse the whole document and block the page. Operations are resolved when they are opened.
     statePlugins: {
       spec: {
         wrapActions: {
@@ -258,7 +258,7 @@ export function PetstoreParts({ React, Im }) {
           validateParams: () => () => {}, // the service validates the parameters
         },
       },
-      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // and it validates the body
+      oas3: { wrapSelectors: { validateBeforeExecute: () => () => () => true } }, // the service also validates the body
     },
     wrapComponents: {
       OperationSummary,
@@ -266,7 +266,7 @@ export function PetstoreParts({ React, Im }) {
       TextArea,
       modelExample: ModelExample,
       responses: Responses,
-      TryItOutButton: nothing, // the form can always be filled in
+      TryItOutButton: nothing, // the form is always editable
     },
   };
 }

@@ -2,7 +2,7 @@
 
 import { PetstoreParts } from "./parts.js";
 
-const kept = sessionStorage; // only for this tab
+const kept = sessionStorage; // lasts only until this tab is closed
 const PREFIX = { live: "pets_live_", staging: "pets_test_" };
 const OTHER = { live: "staging", staging: "live" };
 const KEY = /^pets_(live|test)_[0-9A-Za-z]{36}$/;
@@ -12,8 +12,8 @@ const hint = document.getElementById("key-hint");
 
 const environment = () => radios.find((radio) => radio.checked).value;
 
-// The page sends requests only to its origin, which serves both environments regardless of their public addresses. The
-// exception is the host name of staging, where `v1` is staging and live is not available.
+// The page sends requests only to its own origin, which serves both environments regardless of their public addresses.
+// The exception is staging's own host name, where `v1` is staging and live is not available.
 function bases([live, staging]) {
   const host = ({ url }) => new URL(url, document.baseURI).host;
   const here = ({ url }, path) => (url.startsWith(`${location.origin}/`) ? url : new URL(path, document.baseURI).href);
@@ -79,10 +79,11 @@ async function start() {
   // Runs when the field loses focus, because a key is incomplete while it is being typed.
   function checkKey() {
     const key = field.value.trim();
-    if (key && !KEY.test(key)) hint.textContent = `This is not a complete key. A key is ${PREFIX[environment()]} followed by 36 letters and digits.`;
+    if (key && !KEY.test(key)) hint.textContent = `This is not a complete key. A key consists of ${PREFIX[environment()]} followed by 36 letters and digits.`;
   }
 
-  // Otherwise, Swagger UI would open links in the guide in a new tab, and scroll other link targets behind the bar.
+  // Without this, Swagger UI would open links in the guide in a new tab, and would scroll the targets of other links behind
+  // the bar.
   function followInPage({ target }) {
     const link = target.closest('a[href^="#"]');
     link?.removeAttribute("target");

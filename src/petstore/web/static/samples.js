@@ -1,5 +1,6 @@
-// Code samples for a request: curl, Python with petstore-client, and JavaScript. Each is a pure function of a request.
-// A sample starts with its prerequisites. It reads the key from an environment variable, so that it contains no secret.
+// Code samples for curl, for Python with petstore-client, and for JavaScript. Each is produced by a pure function of the
+// request. A sample starts with a comment that states its prerequisites. It reads the key from an environment variable, so
+// that the sample contains no secret.
 
 const KEY = "PETSTORE_API_KEY";
 export const IDEMPOTENCY_KEY = "Idempotency-Key";
@@ -11,11 +12,11 @@ function url({ base, path, query }) {
 
 function curl(request) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // a body implies POST
+  const method = ["GET", "POST"].includes(request.method) ? "" : `-X ${request.method} `; // with a body, curl sends a POST
   const lines = [`curl ${method}${quoted(url(request))}`, `-H "Authorization: Bearer $${KEY}"`];
   for (const [name, value] of Object.entries(request.headers)) lines.push(`-H ${quoted(`${name}: ${value}`)}`);
   if (request.body !== undefined) lines.push("-H 'Content-Type: application/json'", `-d ${quoted(oneLine(request.body))}`);
-  return ["# Nothing to install. Reads " + KEY + ".", ...retries(request, "#"), lines.join(" \\\n  ")].join("\n");
+  return ["# Nothing to install. Reads the API key from " + KEY + ".", ...retries(request, "#"), lines.join(" \\\n  ")].join("\n");
 }
 
 function retries({ headers }, comment) {
@@ -31,7 +32,7 @@ const CALLS = {
   },
   createPet({ headers, body }) {
     const { name, status } = parsed(body) ?? {};
-    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text, because JavaScript would round an int64
+    const category = body.match(/"categoryId"\s*:\s*(-?\d+)/); // as text, because JavaScript would round a large int64
     const given = [JSON.stringify(name ?? ""), `category_id=${category ? category[1] : 1}`];
     if (status) given.push(`status=${JSON.stringify(status)}`);
     given.push(`idempotency_key=${JSON.stringify(headers[IDEMPOTENCY_KEY])}`);
@@ -49,7 +50,7 @@ function python(request) {
     "# pip install ./petstore_client-*.whl",
     "# Get the file from the operator of this service, or build it with `make dist` in a checkout of Petstore.",
     ...retries(request, "#"),
-    `from petstore_client import Petstore  # reads ${KEY}`,
+    `from petstore_client import Petstore  # reads the API key from ${KEY}`,
     "",
     `with Petstore(${given.join(", ")}) as store:`,
     `    ${CALLS[request.operation](request)}`,
@@ -58,7 +59,7 @@ function python(request) {
 
 function javascript(request) {
   const lines = [
-    `// Nothing to install. Reads ${KEY}. Save it as sample.mjs, then run: node sample.mjs`,
+    `// Nothing to install. Reads the API key from ${KEY}. Save this as sample.mjs, then run: node sample.mjs`,
     ...retries(request, "//"),
     `const response = await fetch(${JSON.stringify(url(request))}, {`,
   ];
@@ -73,7 +74,7 @@ function javascript(request) {
 }
 
 function bodyInJavaScript(body) {
-  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // numbers in JavaScript have 53 bits
+  const exact = parsed(body) !== undefined && !/\d{16}/.test(body); // JavaScript rounds integers of more than 53 bits
   return exact ? `JSON.stringify(${oneLine(body)})` : JSON.stringify(oneLine(body));
 }
 
@@ -86,7 +87,7 @@ function parsed(body) {
 }
 
 function oneLine(body) {
-  return body.trim().replace(/\s*\n\s*/g, " "); // strings in JSON have no line breaks
+  return body.trim().replace(/\s*\n\s*/g, " "); // JSON strings cannot contain line breaks
 }
 
 export const SAMPLES = { curl, Python: python, JavaScript: javascript };
