@@ -34,7 +34,7 @@ def test_the_text_says_from_when_a_request_is_admitted() -> None:
     assert str(after_ban(key(), BANNED, NOW)) == "The next request will be admitted."
     used_up = BANNED._replace(minute_start=MILLISECONDS, minute_used=5)
     assert str(after_ban(key(), used_up, NOW)) == (
-        "The limit per minute is used up. Requests will be admitted again from 2027-01-15 08:01:00Z."
+        "The per-minute limit is used up. Requests will be admitted again from 2027-01-15 08:01:00Z."
     )
     suspended = msgspec.structs.replace(key(), suspended=NOW)
     assert str(after_ban(suspended, used_up, NOW)) == "The key is suspended, so its requests are still refused."

@@ -238,7 +238,7 @@ def test_standard_input_is_imported(petstore: Commands, written_as: str, content
     assert json.loads(done.stdout)["added"] == 1, done.stderr
     assert petstore.json("pets", "imports")[0]["name"] == "standard input"
     again = from_pipe("--format", written_as)
-    assert again.returncode == 2 and "was imported before" in again.stderr
+    assert again.returncode == 2 and "has already been imported" in again.stderr
 
 
 def test_json_is_imported_and_its_bad_rows_are_named(petstore: Commands, tmp_path: Path) -> None:

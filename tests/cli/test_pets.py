@@ -366,7 +366,7 @@ def test_a_file_that_was_imported_before_is_asked_about(petstore: Commands, tmp_
     other_name = tmp_path / "renamed.csv"
     file.rename(other_name)
     done = answering(petstore, "", "pets", "import", str(other_name))
-    assert done.returncode == 2 and f"was imported before: {first['import']}, 1 animal" in done.stderr
+    assert done.returncode == 2 and f"has already been imported: {first['import']}, 1 animal" in done.stderr
     assert first["import"] in petstore.run("pets", "import", str(other_name), "--dry-run").stdout
     assert names(petstore) == ["Rex"]
     assert names(petstore, "--env", "staging") == []

@@ -80,7 +80,7 @@ def test_a_file_that_was_imported_before_needs_a_confirmation(page: Page, tmp_pa
         page.get_by_label("File (.jsonl, .csv or .json)").set_input_files(file)
         page.get_by_role("button", name="Import into live").click()
         if number:
-            expect(page.get_by_text("again.jsonl was imported before")).to_be_visible()
+            expect(page.get_by_text("again.jsonl has already been imported")).to_be_visible()
             expect(page.get_by_role("link", name="Show the earlier import")).to_be_visible()
             page.get_by_role("button", name="Import again").click()
         expect(page.get_by_text("1 animal was added to live.")).to_be_visible()

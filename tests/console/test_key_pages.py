@@ -330,7 +330,7 @@ def test_a_ban_is_listed_and_lifted(server: Server, operator: ConsoleClient, bac
     assert "This key is banned" in text_of(operator.get(f"/live/keys/{key_id}"))
     page = operator.submit(f"/live/bans/{key_id}/lift", back=back)
     assert page.url.path == (f"/live/keys/{key_id}" if back else "/live/bans")
-    assert re.search(r"was lifted\. The limit per minute is used up\. Requests .* from 20\S+ \S+Z\.", text_of(page))
+    assert re.search(r"was lifted\. The per-minute limit is used up\. Requests .* from 20\S+ \S+Z\.", text_of(page))
     assert key_id not in cells(operator.get("/live/bans"), "Id")
     assert "is not banned" in text_of(operator.submit(f"/live/bans/{key_id}/lift"))
     assert "This key is banned" not in text_of(operator.get(f"/live/keys/{key_id}"))

@@ -88,7 +88,7 @@ def test_the_same_content_is_imported_again_only_after_a_confirmation(operator: 
 
     (first,) = import_ids(finished_job(operator, upload(operator, "first.csv", content)))
     page = finished_job(operator, upload(operator, "renamed.csv", content))
-    assert f"renamed.csv was imported before: {first}, 1 animal, " in text_of(page)
+    assert f"renamed.csv has already been imported: {first}, 1 animal, " in text_of(page)
     assert (import_ids(page), found()) == ([first], 1)
     cancelled = answer(operator, page, "no")
     assert "Cancelled. Nothing was changed." in text_of(cancelled) and found() == 1
@@ -113,7 +113,7 @@ def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(
     pages = [finished_job(each, upload(each, "a.csv", content)) for each in (operator, grace)]
     (second,) = import_ids(answer(operator, pages[0], "yes"))
     asked = answer(grace, pages[1], "yes")
-    assert f"a.csv was imported before: {second}, 1 animal, " in text_of(asked)
+    assert f"a.csv has already been imported: {second}, 1 animal, " in text_of(asked)
     answer(grace, asked, "no")
     assert len(cells(operator.get(f"/live/animals?q={mark}"), "Id")) == 2
 
@@ -125,7 +125,7 @@ def test_viewers_cannot_answer(operator: ConsoleClient, new_name: Callable[[], s
     (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
     viewer = operator.console.sign_in(new_name(), role="viewer")
     shown = viewer.get(address)
-    assert "was imported before" in text_of(shown) and f'action="{address}"' not in shown.text
+    assert "has already been imported" in text_of(shown) and f'action="{address}"' not in shown.text
     assert viewer.post(address, answer="yes").status_code == 403
     answer(operator, page, "no")
 

@@ -211,7 +211,7 @@ def test_the_limits_in_the_document_are_those_of_the_service() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, ["the key's limit per minute, or 1,000 if that is less", "60", "3,600", "600"]),
+        ({}, ["the key's per-minute limit or 1,000, whichever is lower", "60", "3,600", "600"]),
         (
             {"ban_strikes": 2_000, "ban_seconds": 5, "ban_ceiling": 7_200, "address_per_minute": 1_234},
             ["2,000", "5", "7,200", "1,234"],

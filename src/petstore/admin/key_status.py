@@ -43,7 +43,7 @@ class AfterBan(NamedTuple):
         if self.used_up is None:
             return "The next request will be admitted."
         again = f"Requests will be admitted again from {when(self.admitted_from)}."
-        return f"The limit per {self.used_up} is used up. {again}"
+        return f"The per-{self.used_up} limit is used up. {again}"
 
 
 # The sort key for each sort order. Python's sort is stable, so API keys that compare equal stay newest first.

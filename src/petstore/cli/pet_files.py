@@ -62,8 +62,8 @@ The id, added_by and added_at fields of an export are ignored. The catalogue ass
 
 The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
 clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
-file with the same content was imported before, the command asks for confirmation. To list imports, use pets imports.
-To undo one, use pets undo-import. With --dry-run, the exit code is 1 if FILE cannot be imported.
+file with the same content has already been imported, the command asks for confirmation. To list imports, use pets
+imports. To undo one, use pets undo-import. With --dry-run, the exit code is 1 if FILE cannot be imported.
 """
 
 
@@ -115,14 +115,14 @@ def import_(
 
 
 def _begin(where: Mapping[str, Any], environment: Environment, name: str, checked: Checked, yes: bool) -> Import:
-    """Begins or resumes an import. Asks for confirmation if a file with the same content was imported before."""
+    """Begins or resumes an import. Asks for confirmation if a file with the same content has already been imported."""
     repeats = ""
 
     async def begin(backends: Backends) -> Import:
         return await admin(backends, environment).imports.begin(Path(name).name, checked, repeats)
 
     while (begun := act(where, begin, access="create")).state == "done":
-        confirm(f"{name} was imported before: {described_import(begun)}. Import it again?", yes)
+        confirm(f"{name} has already been imported: {described_import(begun)}. Import it again?", yes)
         repeats = begun.id
     return begun
 
@@ -219,7 +219,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     if not good and not faults:
         sentences.append("A file without animals cannot be imported.")
     if earlier is not None and earlier.state == "done":
-        sentences.append(f"The file was imported before: {described_import(earlier)}.")
+        sentences.append(f"The file has already been imported: {described_import(earlier)}.")
     elif earlier is not None:
         sentences.append(f"The import of this file is {earlier.state}: {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)

@@ -116,7 +116,7 @@ def _lines(results: list[Result]) -> list[str]:
 
 
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
-    """Prints to standard error how to remove the added animals. Standard output is reserved for results."""
+    """Prints instructions for removing the added animals to standard error. Standard output is reserved for results."""
     click.echo(
         as_typed(f"Added {counted(session.added, 'animal')}. To find the key's id, run `petstore keys identify`."),
         err=True,

@@ -30,7 +30,7 @@ async def reference(request: Request) -> Response:
 
 @cache
 def _guide() -> Markup:
-    """Returns the guide as HTML, without pictures and links to other documents, which the console does not serve."""
+    """Returns the guide as HTML, without pictures or links to other documents. The console does not serve those."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     text = (PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8")
     tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))[TITLE_TOKENS:]

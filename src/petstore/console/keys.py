@@ -155,7 +155,7 @@ def enterprise_limits(form: Form) -> Limits | None:
         return None
     texts = [form.text(name).strip().replace(",", "") for name in ("per_minute", "per_day")]
     if not all(text.isascii() and text.isdigit() and len(text) < 19 for text in texts):
-        raise OperatorError("The limits per minute and per day must be whole numbers.")
+        raise OperatorError("The per-minute and per-day limits must be whole numbers.")
     return Limits(int(texts[0]), int(texts[1]))
 
 

@@ -39,7 +39,7 @@ async def start_import(request: ConsoleRequest) -> Response:
             begun = await request.admin.imports.begin(name, checked)
             while begun.state == "done":  # ask again if another operator has imported the file in the meantime
                 job.link = f"/animals/imports/{begun.id}"
-                await job.confirm(f"{name} was imported before: {described_import(begun)}. Import it again?")
+                await job.confirm(f"{name} has already been imported: {described_import(begun)}. Import it again?")
                 begun = await request.admin.imports.begin(name, checked, repeats=begun.id)
             job.begin(f"Adding {checked.animals:,} animals", checked.animals)
             done = await request.admin.imports.add_pets(begun, file, checked, job.advance)

@@ -140,7 +140,7 @@ def openapi_document(live: str, staging: str, now: float, settings: Settings = _
 def _limits(settings: Settings) -> dict[str, str | int]:
     return {
         "address_per_minute": settings.address_per_minute,
-        "ban_strikes": settings.ban_strikes or f"the key's limit per minute, or {STRIKES_MAX:,} if that is less",
+        "ban_strikes": settings.ban_strikes or f"the key's per-minute limit or {STRIKES_MAX:,}, whichever is lower",
         "ban_seconds": settings.ban_seconds,
         "ban_ceiling": settings.ban_ceiling,
     }

@@ -27,7 +27,7 @@ class Api(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The route for one method at one address of the API."""
+    """The route for one method on one path of the API."""
 
     api: Api
     counted_as: OperationName = OTHER
