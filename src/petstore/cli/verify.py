@@ -52,9 +52,10 @@ def verify(
 ) -> None:
     """Check that the deployment at URL, including its proxy, keeps the API's promises.
 
-    URL is a base URL that clients use. The command needs no access to the machines. It sends at most 400 requests
-    and takes at most two minutes. In the staging environment, it adds animals whose names begin with verify-. In the
-    live environment, it only reads, unless --write is given. To use your own CA certificates, set SSL_CERT_FILE.
+    URL is a base URL that clients use. The command needs no access to the machines. It takes at most two minutes
+    and sends at most 400 requests, plus up to 420 with --limit-key. In the staging environment, it adds animals
+    whose names begin with verify-. In the live environment, it only reads, unless --write is given. To use your own
+    CA certificates, set SSL_CERT_FILE.
 
     \b
     Exit code:
