@@ -8,12 +8,13 @@ from typing import Literal
 ELEMENT_MAX = 64 * 1024  # bytes
 
 _WHITE_SPACE = re.compile(rb"[ \t\r\n]*")
-_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+# Only a character class is repeated possessively: before 3.11.5, Python matches possessive groups incorrectly.
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
 _STRING = rb'"' + _IN_STRING.pattern + rb'"'
 # Both patterns stop at a bracket, or at a string that continues in the next block. The first pattern also stops at a
 # comma.
-_OUTSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
-_INSIDE_BRACKETS = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
+_OUTSIDE_BRACKETS = re.compile(rb'[^"\[\]{},]*+(?:' + _STRING + rb'[^"\[\]{},]*+)*', re.DOTALL)
+_INSIDE_BRACKETS = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*', re.DOTALL)
 
 
 class NotAnArray(ValueError):
