@@ -9,9 +9,12 @@ import http.client
 import json
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +31,8 @@ PAUSE = 0.01  # seconds between two creates of a client
 PLENTY = Limits(10**9, 10**9)
 WAIT_MAX = 2.0
 PAGE = 10_000
+# Exit codes of an import. The second one means that another process finished the import before this one began it.
+DONE, DONE_BEFORE, KILLED = 0, 2, -signal.SIGKILL
 # The planted fault: the counter and the row of the last chunk are not written in the same transaction as its animals.
 _LAST_CHUNK = "first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
 FORGET = (
@@ -83,33 +88,50 @@ class Importing:
         hold(command.returncode == 0, f"{words[0]} succeeds: {message[-500:]}")
         return json.loads(printed)
 
+    @contextmanager
+    def commands(self, count: int) -> Iterator[list["subprocess.Popen[str]"]]:
+        """Starts imports of the file, and kills those that are still running at the end."""
+        commands = [self.command("import", str(self._file)) for _ in range(count)]
+        try:
+            yield commands
+        finally:
+            for command in commands:
+                if command.returncode is None:
+                    command.kill()
+                    command.communicate(timeout=60)
+
     def kill(self, *after: float) -> bool:
         """Starts an import for each of these numbers, and kills it after that many seconds.
 
         Returns whether animals are missing.
         """
         began = time.monotonic()
-        commands = [self.command("import", str(self._file)) for _ in after]
-        for seconds, command in sorted(zip(after, commands, strict=True), key=lambda each: each[0]):
-            try:
-                command.wait(timeout=max(0.0, began + seconds - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                command.kill()
-            command.communicate(timeout=60)
-            # Exit code 2 means that another process had finished the import, so the command refused to repeat it.
-            hold(command.returncode in (0, 2, -9), f"an import is killed or ends well, not {command.returncode}")
+        with self.commands(len(after)) as commands:
+            for seconds, command in sorted(zip(after, commands, strict=True), key=lambda each: each[0]):
+                try:
+                    command.wait(timeout=max(0.0, began + seconds - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    command.kill()
+                _, message = command.communicate(timeout=60)
+                _check_end(command, message, DONE, DONE_BEFORE, KILLED)
         return self.states()[:1] != ["done"]
 
     def finish(self) -> None:
         """Two processes finish the import together."""
-        commands = [self.command("import", str(self._file)) for _ in range(2)]
-        for command in commands:
-            _, message = command.communicate(timeout=1800)
-            hold(command.returncode == 0 or "was imported before" in message, f"import succeeds: {message[-500:]}")
+        with self.commands(2) as commands:
+            for command in commands:
+                _, message = command.communicate(timeout=1800)
+                _check_end(command, message, DONE, DONE_BEFORE)
+        hold(self.states()[:1] == ["done"], "two imports finish together")
 
     def states(self) -> list[str]:
         """Returns the states of the imports, newest first."""
         return [each["state"] for each in self.run("imports")]
+
+
+def _check_end(command: "subprocess.Popen[str]", message: str, *codes: int) -> None:
+    """Raises Broken if the command ended with another exit code."""
+    hold(command.returncode in codes, f"an import ends with {codes}, not {command.returncode}: {message[-500:]}")
 
 
 def prove(scale: Scale) -> Figures:

@@ -73,6 +73,13 @@ RETIRED = {
     r"the other way round": "say which way",
     r"played": "simulated",
     r"processor time": "CPU time",
+    r"traffic": "usage, or requests",
+    r"obeys?": "takes effect with the next request",
+    r"does wrong": "client error",
+    r"goes neither": "cannot be combined with",
+    r"(?:answers|answer) (?:yes|no)": "skips the prompt",
+    r"lengthen(?:s|ed|ing)?": "extend",
+    r"look at (?:it|them) twice": "double-check",
     r"topology helpers?": "harness",
 }
 # These words are fine in comments and docstrings, such as `room` for more connections.
