@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
 READ_MAX = 4 * CHUNK  # the maximum number of bytes that zipfile may read at a time
-CHECKSUM = 64  # hexadecimal digits in the SHA-256, which is stored in the zip file's comment
+CHECKSUM = 64  # hexadecimal digits of the SHA-256 in the zip file's comment
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # the schema version; a newer version than ours cannot be restored
+    schema: int  # the schema version; a backup with a newer one than ours cannot be restored
     rows: dict[str, int]
 
 
@@ -53,10 +53,10 @@ class Damaged(OperatorError):
 
 
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
-    """Writes a backup of the files in the directory `source` to `target`. Raises OperatorError.
+    """Writes a backup of the files in the directory `source` to `target`. Raises OperatorError on failure.
 
-    First writes the zip file to `source`, which only its owner can read. Moves it to `target` once it is complete and
-    synced.
+    Writes the zip file in `source`, a directory that only its owner can read. Once the zip file is complete and synced,
+    moves it to `target`.
     """
     part = source / "backup.part"
     with os_errors_of(target):
@@ -87,7 +87,7 @@ def create_private(path: Path) -> IO[bytes]:
 
 
 def read(path: Path) -> Manifest:
-    """Verifies a backup's checksum and returns its manifest. Raises OperatorError."""
+    """Verifies a backup's checksum and returns the backup's manifest. Raises OperatorError on failure."""
     with _opened(path) as archive:
         try:
             with archive.open(MANIFEST) as entry:
@@ -105,7 +105,7 @@ def read(path: Path) -> Manifest:
 
 
 def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> None:
-    """Extracts the members to a directory and checks each one against the manifest. Raises OperatorError.
+    """Extracts the members to a directory and checks them against the manifest. Raises OperatorError on failure.
 
     Extracts no more bytes than the manifest specifies, so that a forged backup cannot fill the disk.
     """
@@ -118,7 +118,7 @@ def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> 
 
 
 def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
-    """Copies at most `size_max` bytes. Returns the SHA-256 and the size of the copy. Raises OperatorError."""
+    """Copies at most `size_max` bytes. Returns the copy's SHA-256 and size. Raises OperatorError on failure."""
     digest, size = hashlib.sha256(), 0
     with os_errors_of(target), create_private(target) as file:
         while chunk := source.read(min(CHUNK, size_max + 1 - size)):
@@ -138,7 +138,7 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Verifies the checksum and opens the zip file. Raises OperatorError."""
+    """Verifies the checksum and opens the zip file. Raises OperatorError on failure."""
     try:
         with os_errors_of(path), _BoundedFile(path, opener=open_regular) as file:
             size = file.seek(0, os.SEEK_END)

@@ -33,7 +33,7 @@ from petstore.store.sqlite.backup import Revoked, Snapshot, record_entry, revoke
 from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
-Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # takes a number of bytes and shows a progress bar
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar for a number of bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
@@ -56,8 +56,8 @@ class Kept(NamedTuple):
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
     """Writes and verifies a backup named after the current time. Keeps the newest `keep` backups and deletes the rest.
 
-    Ignores files whose names were not chosen by this function. If the backup fails, deletes nothing. Raises
-    OperatorError or Unavailable on failure.
+    Ignores files with any other kind of name. If the backup fails, raises OperatorError or Unavailable and deletes
+    nothing.
     """
     _check_source(settings, directory / "petstore.dump")
     check_encoding(directory)
@@ -103,7 +103,7 @@ def _next_name(directory: Path) -> Path:
 
 
 def _time_of(name: str) -> int:
-    """Returns the time in a backup's file name in Unix seconds, or 0 if this is not the name of a backup."""
+    """Returns the time in a backup's file name, in Unix seconds, or 0 for any other name."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -153,8 +153,8 @@ def back_up(
 def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, force: bool = False) -> Restored:
     """Verifies a backup and replaces the data with it.
 
-    After a crash, the data directory contains either the old or the new data, never a mix. If the data
-    cannot be replaced, raises OperatorError and leaves it unchanged.
+    After a crash, the data directory contains either the old or the new data, never a mix. If the data cannot be
+    replaced, raises OperatorError and leaves the data unchanged.
     """
     if settings.store is not None:
         raise OperatorError(how_to_restore_postgresql(settings.store, source))
@@ -183,10 +183,10 @@ def restore(settings: Settings, source: Path, entry: AuditEntry, bar: Bar, *, fo
 
 
 def verify(source: Path, *, next_to_backup: bool = False) -> Manifest:
-    """Verifies that a backup can be restored. Raises OperatorError.
+    """Verifies that a backup can be restored, and returns its manifest. Raises OperatorError on failure.
 
-    Extracts the backup to the system's temporary directory, which may be in memory. If `next_to_backup` is true,
-    extracts it to the directory that contains the backup.
+    Extracts the backup to the system's temporary directory, which may be in memory. If `next_to_backup` is true, uses a
+    temporary directory next to the backup.
     """
     manifest = _read_manifest(source)
     with _work_directory(source) if next_to_backup else tempfile.TemporaryDirectory(prefix="petstore-verify-") as work:
@@ -272,7 +272,7 @@ def _check_member(source: Path, member: Member, path: Path) -> None:
 
 
 def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: AuditEntry) -> bool:
-    """Checks and migrates a staged file. Raises OperatorError if it is damaged.
+    """Checks and migrates a staged file, and adds the audit entry. Raises OperatorError if the file is damaged.
 
     Returns False if the file to be replaced cannot be read. In that case, new records may reuse ids that were assigned
     after the backup.
@@ -285,7 +285,7 @@ def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: Au
 
 def how_to_back_up_postgresql(url: str, target: Path) -> str:
     return (
-        "the store is in PostgreSQL; back it up with its own tool, which works while the service runs:\n"
+        "the store is in PostgreSQL; back it up with pg_dump, which works while the service is running:\n"
         f"  pg_dump --format=custom --schema='petstore_*' {shlex.join([f'--file={target}', without_password(url)])}\n"
         "Redis needs no backup. Its append-only file (appendonly yes) keeps counters, bans and uncollected usage.\n"
         "Without that file, all of these are lost when Redis restarts."
@@ -295,7 +295,7 @@ def how_to_back_up_postgresql(url: str, target: Path) -> str:
 def how_to_restore_postgresql(url: str, source: Path) -> str:
     database = without_password(url)
     return (
-        "the store is in PostgreSQL; stop every node, then restore the store with its own tools:\n"
+        "the store is in PostgreSQL; stop every node, then restore the store with these commands:\n"
         f"  psql {shlex.quote(database)} -c 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'\n"
         f"  pg_restore --single-transaction {shlex.join([f'--dbname={database}', str(source)])}\n"
         "Then start the nodes."

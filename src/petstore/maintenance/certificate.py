@@ -10,7 +10,7 @@ NO_CHECK_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's 
 
 
 def certificate_expiry(cert: Path, key: Path) -> float:
-    """Returns a certificate's expiry time in Unix seconds. Raises OperatorError if it is not currently valid."""
+    """Returns a certificate's expiry time in Unix seconds. Raises OperatorError if the certificate is not valid now."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
@@ -22,9 +22,9 @@ def certificate_expiry(cert: Path, key: Path) -> float:
 def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = False) -> float:
     """Returns the expiry time of the certificate that a server has loaded, in Unix seconds.
 
-    Raises OperatorError if the file `cert` contains a different certificate. Also raises OperatorError if the
-    certificate has expired, unless `expired_too` is true. Performs a TLS handshake in memory, so that OpenSSL decodes
-    the certificate and no other library is needed.
+    Raises OperatorError if the file `cert` contains a different certificate, or if the certificate has expired and
+    `expired_too` is false. Performs a TLS handshake in memory, so that OpenSSL decodes the certificate and no other
+    library is needed.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

@@ -1,4 +1,4 @@
-"""Implements `petstore copy`, which copies a store and a gate to other backends and compares the results."""
+"""Implements `petstore copy`, which copies a store and a gate to other backends and then compares the data."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from petstore.store.schema import COUNTERS, TABLES, Row, Table
 BATCH = 2_000
 
 Stores = Mapping[Environment, Store]
-Progress = Callable[[int], None]  # called after each batch with the number of rows in it
+Progress = Callable[[int], None]  # called after each batch with the number of animals in it
 
 
 class Copied(NamedTuple):
-    """How many rows were copied, and their checksum. `what` is a table in an environment, or the quotas."""
+    """How many rows were copied, and their checksum. `what` names a table in an environment, or the quotas."""
 
     what: str
     rows: int
@@ -27,7 +27,7 @@ class Copied(NamedTuple):
 async def size_of(source: Stores) -> int:
     """Returns the number of animals, for the progress bar. Ignores other tables, which are small.
 
-    Raises Unavailable.
+    Raises Unavailable if the source does not respond.
     """
     return sum([sum((await store.pets.count()).values()) for store in source.values()])
 
@@ -72,7 +72,7 @@ async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> 
 
 
 async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copies every key's windows. Raises OperatorError if the source and the target differ afterwards."""
+    """Copies each key's quota windows. Raises OperatorError if the source and the target differ afterwards."""
     digest, count = hashlib.sha256(), 0
     async for rows in source.all_windows():
         await target.put_windows(rows)

@@ -1,6 +1,6 @@
 """Implements `petstore check`, which checks everything that the service needs without changing anything.
 
-It can be used while the service is running.
+The command can be used while the service is running.
 """
 
 import contextlib
@@ -145,12 +145,12 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
     if readable := data_dir.readable_by_others(data):
         names = ", ".join(path.name for path in readable[:3]) + (" …" if len(readable) > 3 else "")
         text = f"other users have permissions for {names}; run `chmod -R go= {shlex.quote(str(data))}`"
-        # Other users cannot open the files in a directory unless they have permissions for the directory too.
+        # Other users can open the files in a directory only if they also have permissions for the directory itself.
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
         faults.append("the current user has no write permission; run this command and the service as its owner")
     for path in data_dir.own_files(data):
-        with contextlib.suppress(FileNotFoundError):  # a running command may remove files during the check
+        with contextlib.suppress(FileNotFoundError):  # another command may remove files during the check
             owner = path.lstat().st_uid
             if owner != directory.st_uid:
                 users = user_name(owner), user_name(directory.st_uid)
@@ -162,7 +162,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
 
 
 def _file_system(path: Path, mounts: Path) -> str:
-    """Returns the type of the file system that contains a path, or an empty string if it is unknown."""
+    """Returns the type of the file system that contains a path, or an empty string if the type is unknown."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -178,16 +178,16 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
     faults = []
     if free < free_bytes:
         faults.append(
-            f"only {free // 2**20} MiB are free; you can delete old backups and, in the data directory, only replaced-…"
-            " and gate.mdb.damaged-…"
+            f"only {free // 2**20} MiB are free; delete old backups or other files (in the data directory, only"
+            " replaced-… and gate.mdb.damaged-…)"
         )
     if system.f_files and system.f_favail < free_files:
-        faults.append(f"only {counted(system.f_favail, 'more file')} can be created; delete some")
+        faults.append(f"only {counted(system.f_favail, 'more file')} can be created; delete some files")
     return Finding("free space", faults, f"{free // 2**20:,} MiB")
 
 
 def _last_backup(data: Path) -> Finding:
-    """Checks the age of the last backup. If there is none, checks the age of the data directory's lock file."""
+    """Checks the age of the last backup or, if there is none, of the data directory's lock file."""
     about, warning = "none yet", "there is no backup"
     at = time.time()
     with contextlib.suppress(FileNotFoundError):

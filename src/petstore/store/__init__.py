@@ -1,4 +1,4 @@
-"""Opens each environment's store, which consists of a database and one class for each kind of data."""
+"""Opens each environment's store: a database, with one class for each kind of data."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +53,7 @@ class StorePolicy(NamedTuple):
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False  # True for a running service, False for an operator's command
-    migrate: bool = True  # if False, a store that is missing or has an older schema cannot be opened
+    migrate: bool = True  # if False, opening a store that is missing or has an older schema fails
     bounds: Bounds = Bounds()
 
 
@@ -62,8 +62,8 @@ def open_stores(
 ) -> dict[Environment, Store]:
     """Opens the stores at a URL or, if there is no URL, the SQLite files in the data directory.
 
-    Must be called inside the event loop. Raises OperatorError if the URL is invalid or if this version cannot use the
-    store. In either case, no database is left open.
+    Must be called inside the event loop. Raises OperatorError, and leaves no database open, if the URL is invalid or if
+    this version cannot use the store.
     """
     databases: Sequence[Database]
     if url is None:
@@ -88,7 +88,7 @@ async def close_stores(stores: Iterable[Store]) -> None:
 
 
 def check_url(url: str) -> str:
-    """Returns a URL's scheme. Raises OperatorError if the URL is invalid. The message never contains the password."""
+    """Returns a URL's scheme. Raises OperatorError if the URL is invalid. Error messages never contain the password."""
     settings.check_url("--store", url)
     scheme = url.partition("://")[0] if "://" in url else "without a scheme"
     if scheme not in ("postgresql", "postgres"):

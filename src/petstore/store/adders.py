@@ -1,7 +1,6 @@
-"""Stores the adders, which are the API keys, imports and operators that add animals.
+"""Stores the adders: the API keys, imports and operators that add animals.
 
-Each animal refers to its adder by number. A number takes up one to four bytes per animal, whereas a name would take up
-about 30 bytes.
+Each animal refers to its adder by a number, which takes one to four bytes. A name would take about 30 bytes.
 """
 
 from petstore.pets import Adder
@@ -9,14 +8,14 @@ from petstore.store.database import Database, Statement, Transaction
 
 
 def enrolled(schema: str, adder: Adder) -> Statement:
-    """Returns a statement that assigns a number to an adder, unless it already has one."""
+    """Returns a statement that assigns a number to an adder, unless the adder already has one."""
     return Statement(
         f"INSERT INTO {schema}.adders (kind, name) VALUES ($1, $2) ON CONFLICT (kind, name) DO NOTHING", adder
     )
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Returns an adder's number, and assigns one if the adder is new. Runs as part of a transaction."""
+    """Returns an adder's number, after assigning one if the adder is new. Runs as part of a transaction."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

@@ -1,4 +1,4 @@
-"""The database protocol, which SQLite and PostgreSQL implement, and the transactions that both can run.
+"""The database protocol that SQLite and PostgreSQL implement, and the transactions that run on either of them.
 
 Each SQL statement is written once, in PostgreSQL's dialect. A transaction is a generator that yields statements and
 receives their rows, so the same transaction can run in SQLite's writer thread or on a PostgreSQL connection.
@@ -20,7 +20,7 @@ from petstore.usage import USAGE_DAYS
 T = TypeVar("T")
 
 IDEMPOTENCY_LIFETIME = 86_400.0  # seconds
-OPERATOR_TIMEOUT = 3600.0  # in seconds; this is long because an operator's command may read a whole table
+OPERATOR_TIMEOUT = 3600.0  # seconds; long enough for an operator's command to read a whole table
 
 
 class Bounds(NamedTuple):
@@ -28,18 +28,18 @@ class Bounds(NamedTuple):
 
     queued_writes: int = 10_000
     batch: int = 1_000  # writes per transaction
-    queued_reads: int = 1_000  # the maximum number of calls that wait for a PostgreSQL connection
+    queued_reads: int = 1_000  # how many calls can wait for a PostgreSQL connection at the same time
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # how often to check for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # PostgreSQL ends idle transactions, so that they release their locks
+    idle_transaction_timeout: float = 5.0  # after which PostgreSQL ends an idle transaction and releases its locks
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals that an import adds per transaction, during which creates have to wait
-    # The number of bytes that an import must leave free on the disk. The space is needed for creates, and for the
-    # write-ahead log if the import is undone. Applies only to SQLite.
+    import_chunk: int = 2_000  # animals per transaction of an import or a removal; create requests wait while one runs
+    # Imports stop when fewer bytes than this are free on the disk. The reserve is needed for create requests, and for
+    # the write-ahead log if the import is undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
     usage_days: int = USAGE_DAYS  # how many days to keep each key's hourly usage
 
@@ -55,14 +55,14 @@ class Statement(NamedTuple):
 
 
 class ForEachRow(NamedTuple):
-    """A step that executes a statement once for each row of values. It returns no rows."""
+    """A step that executes a statement once for each row of values and returns no rows."""
 
     sql: str
     rows: Sequence[Sequence[Any]]
 
 
 class PutRows(NamedTuple):
-    """A step that inserts complete rows into a table. It returns no rows."""
+    """A step that inserts complete rows into a table and returns no rows."""
 
     schema: str
     table: Table
@@ -70,7 +70,7 @@ class PutRows(NamedTuple):
 
 
 class Unchanged(PetstoreError):
-    """Raised by a transaction that changes nothing, so that `Database.write` rolls it back and returns `result`."""
+    """Raised by a transaction that has nothing to change. `Database.write` rolls it back and returns `result`."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -107,7 +107,7 @@ class Database(Protocol):
     freshness: Freshness
     bounds: Bounds
     immediate: bool  # whether reads complete without yielding to the event loop
-    usage_timeout: float  # the timeout in seconds for a transaction that records usage
+    usage_timeout: float  # the timeout for recording usage, in seconds
 
     # The dialect
     schema: str  # qualifies every table name
@@ -126,7 +126,7 @@ class Database(Protocol):
     ) -> T:
         """Commits a transaction, announces `changes`, and returns the transaction's result.
 
-        The timeout defaults to the deadline of a request. A transaction with a longer timeout is committed separately
+        The default timeout is the one for client requests. A transaction with a longer timeout is committed separately
         from other writes. If the transaction raises Unchanged, it is rolled back and nothing is announced.
         """
 
@@ -148,7 +148,7 @@ class Database(Protocol):
     def contains(self, column: str, place: int) -> str:
         """Returns a SQL condition that is true if the column contains the parameter `$place`.
 
-        The condition converts the letters A to Z in the column, but not in the parameter, to lower case.
+        The condition converts A to Z in the column to lower case, so the parameter must not contain these capitals.
         """
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -162,7 +162,7 @@ class Database(Protocol):
         """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` first."""
 
     def raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        """Ensures that all ids assigned in the table from now on are higher than `last`."""
+        """Ensures that every id assigned later in this table is higher than `last`."""
 
     def check_space(self) -> None:
         """Raises OperatorError if the disk has too little free space for an import."""
@@ -170,7 +170,7 @@ class Database(Protocol):
     async def ping(self) -> None:
         """Checks that the database can be read. Raises Unavailable if it cannot, or if PostgreSQL is read-only.
 
-        Writes nothing, so it does not detect a full disk.
+        Does not detect a full disk, because it writes nothing.
         """
 
     async def drain(self) -> None:

@@ -6,11 +6,11 @@ of change. Every request passes through the gate, which checks that the worker's
 returns the current versions for animals. A worker therefore never uses a cached page or key that is older than the last
 announced change.
 
-A process can die after it commits a change and before it announces the change. For this reason, a transaction that
-edits animals or changes keys also increments a number in the single-row table `changes`. New animals need no such
-number, because ids only increase. Each process remembers the highest id and the numbers that have been announced. A
-read that finds a later change calls `check` before it returns. Otherwise, a client could see a change that disappears
-when another worker serves the next request from its cache. `check` is also called once a second.
+A process can die between committing a change and announcing it. For this reason, a transaction that edits animals or
+changes keys also increments a number in the single-row table `changes`. New animals need no such number, because ids
+only increase. Each process remembers the highest id and the numbers that have been announced. A read that finds a later
+change calls `check` before it returns. Otherwise, a client could see a change that disappears when another worker
+serves the next request from its cache. `check` is also called once a second.
 
 See docs/decisions/0015 for the rationale.
 """
@@ -22,8 +22,8 @@ from typing import NamedTuple
 from petstore.changes import CHANGES, Change
 
 CHECK_SECONDS = 1.0
-# How many seconds a cached page or key may be used. This limit is needed because changes made directly with SQL are not
-# announced.
+# How many seconds a cached page or key remains valid. The limit is needed because changes that are made directly with
+# SQL are not announced.
 KEPT_SECONDS = 60.0
 
 NOTHING: tuple[Change, ...] = ()
@@ -46,14 +46,14 @@ _COUNTED: tuple[Change, ...] = ("edited", "keys")  # the columns of the table `c
 
 
 def numbers_sql(schema: str) -> str:
-    """Returns a query that returns one row, which contains the fields of `Numbers`."""
+    """Returns a query whose only row contains the fields of `Numbers`."""
     return f"SELECT coalesce((SELECT max(id) FROM {schema}.pets), 0), {', '.join(_COUNTED)} FROM {schema}.changes"
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
     """Returns the statement that increments the numbers for these changes, or an empty string if there are none.
 
-    A transaction must execute this statement last. It then does not wait for any other lock after it has locked this
+    A transaction must execute this statement last. It then never waits for another lock while it holds the lock on this
     row, so it cannot deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
@@ -84,7 +84,7 @@ class Freshness:
     async def check(self) -> None:
         """Reads the numbers from the store, and announces any that have changed. Raises Unavailable if that fails.
 
-        A number can decrease if the newest animal is removed or a backup is restored.
+        Numbers can also decrease, when the newest animal is removed or a backup is restored.
         """
         found = await self._read_numbers()
         if found != self.announced:
@@ -95,8 +95,8 @@ class Freshness:
     async def check_at(self, now: float) -> None:
         """Calls `check`, and records when the next check is due. Raises Unavailable if the check fails.
 
-        Call this unless `checked <= now < due`. That condition is also false if the clock was set back. Only the
-        request that calls this waits for the check.
+        Callers skip this call while `checked <= now < due`, which is false if the clock has been set back. Only the
+        request that makes the call waits for the check.
         """
         self.checked, self.due = now, now + CHECK_SECONDS
         try:

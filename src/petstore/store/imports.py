@@ -1,4 +1,4 @@
-"""Stores imports. An import adds animals from a file in chunks. Each chunk becomes visible when it is committed.
+"""Stores imports. An import adds the animals in a file chunk by chunk, and each chunk is visible once it is committed.
 
 Each import records how many animals it has added so far, so any number of processes can add chunks to it. See
 docs/decisions/0014.
@@ -18,7 +18,7 @@ from petstore.store.pets import inserted_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
-INTERRUPTED_AFTER = 60.0  # seconds without a new chunk, after which a running import is displayed as `interrupted`
+INTERRUPTED_AFTER = 60.0  # seconds without a new chunk before a running import is shown as `interrupted`
 
 
 class Imports:
@@ -26,13 +26,13 @@ class Imports:
         self._db = db
         self._table = f"{db.schema}.imports"
         self._chunks = f"{db.schema}.{IMPORT_CHUNKS.name}"
-        # Selects the animals that the import $1 added and that have not been removed.
+        # Selects the animals that the import $1 added, except those that have been removed.
         self._its_pets = (
             f"FROM {self._chunks} AS c JOIN {db.schema}.pets AS p ON p.id >= c.first_id AND p.id < c.first_id + c.count"
             " WHERE c.import_id = $1"
         )
 
-    # Reading. These methods return a running import as `interrupted` if its last chunk is too old at the time `now`.
+    # Reading. These methods report a running import as `interrupted` if, at the time `now`, its last chunk is too old.
 
     async def get(self, import_id: str, now: float) -> Import | None:
         found = await self._read("WHERE id = $2", now, import_id)
@@ -44,7 +44,7 @@ class Imports:
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
     async def of_file(self, sha256: str, now: float) -> Import | None:
-        """Returns the running import of a file with this hash. If there is none, returns the newest finished import."""
+        """Returns the running import of a file with this hash or, if none is running, the newest finished import."""
         order = "ORDER BY state = 'running' DESC, at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
@@ -70,8 +70,8 @@ class Imports:
         """Begins an import of `total` animals. The audit entry's subject is the file name.
 
         If a file with the same content is being imported, returns that import instead. If the same content has already
-        been imported, returns the newest such import. To import the content again, pass that import's id as `repeats`.
-        Raises OperatorError if the disk is nearly full.
+        been imported, returns the newest of those imports, unless `repeats` is its id. Raises OperatorError if the disk
+        is nearly full.
         """
         self._db.check_space()
         new = Import(
@@ -88,7 +88,7 @@ class Imports:
             )
             if not (yield insert):
                 return False
-            # Check this after the insert, because another process may have just finished importing the same content.
+            # Check only after the insert, because another process may have just finished importing the same content.
             done = yield Statement(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
@@ -97,7 +97,7 @@ class Imports:
             if done and done[0][0] != repeats:
                 yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
                 return False
-            # Record how many animals the file contains, because an interrupted import adds fewer.
+            # Record how many animals the file contains. An interrupted import adds fewer.
             named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
             yield recorded(self._db.schema, named)
             return True
@@ -141,7 +141,7 @@ class Imports:
 
         Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the
         same import at the same time. Records `entry` when the undo begins. Calls `removing` with the number of animals
-        removed or kept so far.
+        processed so far.
         """
 
         def begin() -> Transaction[bool]:
@@ -175,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Returns how many of an import's animals have been removed, will be kept, or are still to be removed."""
+        """Counts the import's animals that have been removed, that are kept, and that are still to be removed."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",

@@ -25,8 +25,8 @@ from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
-# For each sort order, the column to sort by, the operator that compares it with the last row of the previous page, and
-# the direction.
+# The column to sort by in each sort order, the operator that selects the rows after the last row of the previous page,
+# and the direction.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "created": ("k.created", "<", "DESC"),
     "name": ("k.name", ">", "ASC"),
@@ -45,8 +45,7 @@ class Keys:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
-        # This query always returns one row, even if no key is found. The first column is the number of the latest key
-        # change.
+        # Returns exactly one row, even if no key is found. The first column is the number of the latest key change.
         self._of_secret = (
             f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
             f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
@@ -54,10 +53,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, or None if there is none. The key can be in any state.
+        """Returns the key whose secret has this hash, whatever the key's state, or None if there is no such key.
 
-        If the secret expires before the key does, the returned key has the secret's expiry time. Before this method
-        returns, all key changes that affect the result have been announced, even if the result is None.
+        If the secret expires before the key does, the returned key has the secret's expiry time. Even a result of None
+        is returned only after all key changes that affect it have been announced.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -118,7 +117,7 @@ class Keys:
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
-        """Adds a key. With `only_first`, returns False and adds nothing if the store already contains a key."""
+        """Adds a key. If `only_first` is true and the store already contains a key, adds nothing and returns False."""
 
         def transaction() -> Transaction[bool]:
             if only_first:
@@ -127,7 +126,7 @@ class Keys:
                     return False
             yield PutRows(self._db.schema, KEYS, [key_row(key)])
             yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # creates with this key refer to this row
+            yield enrolled(self._db.schema, Adder("key", key.id))  # animals added with this key refer to this row
             yield recorded(self._db.schema, entry)
             return True
 
@@ -140,8 +139,7 @@ class Keys:
         """Changes a key and returns it, or returns None if no key has this id.
 
         `base` is the key as the operator saw it. Raises Conflict if someone has changed the same fields since then, and
-        OperatorError if the change is not allowed. In both cases, nothing is written. The audit entry records how the
-        key has changed.
+        OperatorError if the change is not allowed. In both cases, writes nothing. The audit entry records the change.
         """
 
         def transaction() -> Transaction[ApiKey | None]:
@@ -167,8 +165,8 @@ class Keys:
     async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
         """Gives the key a new secret. The old secrets keep working until `old_until`."""
         schema = self._db.schema
-        # If two rotations run concurrently, the second waits for the lock and then expires the secret that the first
-        # one added.
+        # If two rotations run concurrently, the second waits for the lock, and then sets the expiry time of the secret
+        # that the first one added.
         lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
         end = Statement(
             f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
@@ -178,7 +176,7 @@ class Keys:
         await self._db.write(rotation, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
-        """Returns the time when a rotated key's last old secret expires, or None if only the new secret works."""
+        """Returns when the last of a rotated key's old secrets expires, or None if only the newest secret works."""
         working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
         ((until,),) = await self._db.read(working, key_id, now)
         return None if until is None else float(until)
@@ -186,7 +184,7 @@ class Keys:
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
         """Expires all of the key's secrets except the newest."""
         schema = self._db.schema
-        # Use 0 instead of the current time, because a node whose clock is behind would still accept an old secret.
+        # Use 0, because a node whose clock is slow would still accept a secret that expires at the current time.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 

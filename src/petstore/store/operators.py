@@ -17,7 +17,7 @@ class Operators:
         self._table = f"{db.schema}.operators"
 
     async def find(self, digest: bytes) -> Operator | None:
-        """Returns the operator whose token has this hash, or None if there is none or the operator is revoked."""
+        """Returns the unrevoked operator whose token has this hash, or None if there is none."""
         return await self._one("digest = $1 AND revoked IS NULL", digest)
 
     async def get(self, name: str) -> Operator | None:
@@ -41,7 +41,7 @@ class Operators:
     async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
         """Changes an operator's role. Returns False if the operator does not exist or is revoked.
 
-        The audit entry records the old and the new role.
+        The audit entry records the old role and the new one.
         """
 
         def transaction() -> Transaction[bool]:

@@ -75,11 +75,11 @@ class Removals:
     async def remove_matching(
         self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the matching animals with ids up to `up_to`. Returns the removal.
+        """Removes the matching animals whose ids are at most `up_to`, and returns the removal.
 
-        Removes a limited number of animals in each transaction, so that creates never wait long. If this call is
-        interrupted, the removal contains the animals removed so far. After each transaction, calls `removing` with the
-        number of animals removed so far.
+        Removes a limited number of animals in each transaction, so that create requests never wait long. If this call
+        is interrupted, the removal contains the animals removed so far. After each transaction, calls `removing` with
+        their number.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -124,10 +124,10 @@ class Removals:
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
-        """Restores all animals in a removal, and returns how many were restored.
+        """Restores all animals that a removal removed, and returns how many were restored.
 
-        Restores a limited number of animals in each transaction, so that creates never wait long. If this call is
-        interrupted, another call restores the rest. Calls `restoring` with the number of animals restored so far.
+        Restores a limited number of animals in each transaction, so that create requests never wait long. If this call
+        is interrupted, another call restores the rest. Calls `restoring` with the number of animals restored so far.
         """
         step = self._db.bounds.import_chunk
 
@@ -169,7 +169,7 @@ class Removals:
         yield Statement(f"DELETE FROM {self._removed} WHERE id = ANY($1)", (pet_ids,))
 
     def _locked(self, which: str, *values: object) -> Transaction[list[tuple[str, Pet]]]:
-        """Locks removed animals, and returns them with the ids of their removals."""
+        """Locks removed animals, and returns each one with the id of its removal."""
         rows = yield Statement(
             f"SELECT removal_id, {', '.join(PET_FIELDS)} FROM {self._removed} WHERE {which} {self._db.for_update}",
             values,
@@ -180,8 +180,8 @@ class Removals:
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
     """Returns the audit entry for animals that are removed or restored together.
 
-    The entry's subject is the removal's id. For a single animal, the subject is the animal's id, so that the entry
-    appears in the animal's history.
+    The entry's subject is the removal's id or, for a single animal, the animal's id, so that the entry appears in the
+    animal's history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

@@ -22,7 +22,7 @@ UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store
 
 
 class Table(NamedTuple):
-    """A table. `key` lists the columns of the primary key. `petstore copy` copies rows in the order of this key."""
+    """A table. `key` lists the columns of the primary key, by which `petstore copy` sorts the rows."""
 
     name: str
     columns: Sequence[str]
@@ -39,7 +39,7 @@ NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
 PET_COLUMNS = ", ".join(PET_FIELDS)
 NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
-# The columns of a key. The environment is not a column, because each store belongs to one environment.
+# The columns of a key. They do not include the environment, because each store belongs to only one.
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
@@ -92,8 +92,8 @@ TABLES = (
 # Tables that describe the database itself. They are not copied.
 OWN_TABLES = ("changes", "copying")
 
-# The last id assigned in each table. It can be higher than the highest remaining id, because rows can be removed.
-# Writing to this table can raise the last id but never lower it.
+# Not a real table. Its rows contain the last id assigned in each table, which can be higher than the highest id that
+# remains, because rows can be removed. Writing such a row can raise the last id but never lower it.
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 
@@ -162,10 +162,10 @@ def can_be_stored(text: str) -> bool:
 
 
 def spellings(text: str) -> list[str]:
-    """Returns the variants of a string to search for, or an empty list if no stored string can contain it.
+    """Returns the forms of a string to search for, or an empty list if no stored string can contain the string.
 
-    Both backends convert A to Z to lower case before they search. They convert other letters differently, so the search
-    tries those letters as typed, in lower case, in upper case and in title case.
+    Both backends search text in which only A to Z have been converted to lower case. To find other letters in any case,
+    the forms contain those letters as typed, in lower case, in upper case and in title case.
     """
     if not text or not can_be_stored(text):
         return []

@@ -7,7 +7,7 @@ from petstore.store.database import OPERATOR_TIMEOUT, Database, ForEachRow, PutR
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
-NUMBERED = ("adders", "pets", "audit")  # the tables whose ids are assigned by the store
+NUMBERED = ("adders", "pets", "audit")  # the tables whose ids the store assigns
 
 
 class Transfer:
@@ -15,7 +15,7 @@ class Transfer:
         self._db = db
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
-        """Adds all rows or, on failure, none. The rows must be ordered by primary key.
+        """Adds all of the rows or, on failure, no rows. The rows must be ordered by primary key.
 
         Ids that the store assigns later are higher than the ids of these rows.
         """

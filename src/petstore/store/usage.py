@@ -27,14 +27,14 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# The rows that expire. Each item contains a table, an interval, and the maximum age in seconds. None means that
+# The usage rows that expire: a table, an interval, and how many seconds to keep the rows. If the number is None,
 # `usage_days` applies.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
     (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
 )
-EXPIRE_MAX = 500  # rows deleted per statement; limited so that creates do not wait long for the write lock
+EXPIRE_MAX = 500  # rows deleted per statement; few, so that create requests do not wait long for the write lock
 
 
 class Usage:
@@ -57,8 +57,8 @@ class Usage:
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
         """Computes how much each total has grown since the last call, and records the increase as usage at `at`.
 
-        With `late`, also records `at` as the time the keys were last used, because a worker that was killed may not
-        have done so.
+        If `late` is true, also records `at` as the time when the keys were last used, because a worker that was killed
+        may not have done so.
 
         Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
         The transaction that adds admissions also stores the highest total seen in each epoch.
@@ -77,7 +77,7 @@ class Usage:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
-        # Insert rows for new totals first, in order, so that two processes cannot add the same new total or deadlock.
+        # Insert missing rows first, so that two processes cannot both add a new total. Sort them to prevent deadlocks.
         yield ForEachRow(
             f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
             " ON CONFLICT DO NOTHING",
@@ -199,8 +199,8 @@ class Usage:
 
         `after` is the id of the last key on the previous page.
         """
-        # `admitted` includes requests that failed. The || '' keeps SQLite from scanning the whole index to return keys
-        # in order.
+        # `admitted` includes requests that failed. Without the || '', SQLite would scan the whole index to read the
+        # keys in order.
         rows = await self._db.read_long(
             "WITH totals AS (SELECT key_id, CAST(sum(count) AS bigint) AS requests,"
             "  CAST(coalesce(sum(count) FILTER (WHERE measure = 'admitted'), 0) AS bigint) AS admitted,"

@@ -59,7 +59,7 @@ def new_records(written: Iterable[AddPet]) -> Records:
 
 
 def replay(batch: Iterable[AddPet], records: Records) -> None:
-    """Sets the result of each create that was not written because its idempotency key has a record."""
+    """Sets the result of each create that was not written because its idempotency key already has a record."""
     for add in batch:
         if add.result is None and add.idempotency_key is not None:
             add.result = _replayed(add.idempotency_key, records)
@@ -75,8 +75,8 @@ def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     """Sets each result or exception on its future, unless the caller has stopped waiting.
 
-    An exception other than a PetstoreError is a bug. The caller that receives it logs it with the request id. If no
-    caller is waiting, it is logged here.
+    An exception other than a PetstoreError is a bug. The caller that receives the bug logs it with the request id. If
+    no caller is waiting, this function logs the bug.
     """
     bugs: dict[Exception, bool] = {}  # maps each bug to whether a caller received it
     for future, result in results:

@@ -1,6 +1,6 @@
 """The store for deployments on several machines: PostgreSQL with one schema per environment.
 
-Reads use connections from a pool. Creates are queued, and a single statement adds a whole batch.
+Reads use connections from a pool. Create requests are queued, and a single statement adds a whole batch of animals.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Adds clients' animals to PostgreSQL in batches. A single statement inserts each batch in its own transaction."""
+"""Adds clients' animals to PostgreSQL in batches. Each batch is a single statement with its own transaction."""
 
 import asyncio
 import time
@@ -53,10 +53,10 @@ def _add_sql(schema: str) -> str:
     token and the body digest. The last two parameters are the current time and a cutoff. Idempotency records created
     at or before the cutoff have expired.
 
-    Batches from other nodes wait for the lock on animal ids. The ids are assigned first, so that the statement can
-    return the id of each row. A row is not added if its idempotency key has a record that has not expired. If another
-    transaction is writing that record, this one waits for it. All batches claim records in the same order, so that two
-    batches cannot deadlock.
+    The lock on animal ids makes batches from other nodes wait. Ids are assigned first, so that the statement can return
+    the id of each row. A row whose idempotency key has an unexpired record is not added. If another transaction is
+    still writing such a record, this one waits for it. All batches claim records in the same order, so they cannot
+    deadlock.
     """
     types = [*(TYPES[field] for field in NEW_PET_FIELDS), "text", "text", "bytea"]
     arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(types, 1))
@@ -92,7 +92,7 @@ SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON in
 def _earlier_sql(schema: str) -> str:
     """Returns the query for existing idempotency records, which contain the animal as it was originally added.
 
-    This is a separate statement, because it must see records that were committed while the batch waited for a lock.
+    It is a separate statement, because it must see records that were committed while the batch waited for a lock.
     """
     columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
     return (
@@ -171,7 +171,7 @@ class BatchedCreates:
             self._writing = None
 
     def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
-        """Returns the creates that have enough time left, and fails the others. Drops creates that were cancelled."""
+        """Returns the creates that have enough time left, rejects those that are too late, and drops cancelled ones."""
         latest = time.monotonic() + self._bounds.timeouts.reserve
         in_time = []
         for add in batch:
@@ -195,7 +195,7 @@ class BatchedCreates:
             if new:
                 await self._freshness.announce(ADDED, Numbers(added=max(new)))
         except PetstoreError as outage:
-            # The queued creates would fail for the same reason, so fail them immediately.
+            # The queued creates would fail for the same reason, so report the error to their callers immediately.
             batch, self._waiting = batch + self._waiting, []
             results = [outage] * len(batch)
         except Exception as bug:
@@ -213,7 +213,7 @@ class BatchedCreates:
 
         try:
             if await self._pool.run(work) == f"DELETE {self._bounds.pruned_records}":
-                return  # there may be more records, which will be deleted after the next batch
+                return  # there may be more expired records; delete them after the next batch
         except Unavailable:
             pass  # the next batch will report the outage
         except Exception as bug:
@@ -227,7 +227,7 @@ class BatchedCreates:
             if len(batch) == 1:
                 batch[0].result = bug
                 return
-            for add in batch:  # retry one by one, so that one bad row does not fail the others
+            for add in batch:  # retry the rows one by one, so that one bad row does not affect the others
                 await self._commit(connection, [add])
 
     async def _add(self, connection: Connection, batch: list[AddPet]) -> None:

@@ -97,7 +97,7 @@ class PostgresDatabase:
         return Numbers(*found)
 
     def contains(self, column: str, place: int) -> str:
-        # In the C collation, lower() converts only A to Z, as it does in SQLite.
+        # In the C collation, lower() converts only the letters A to Z, as in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -134,7 +134,7 @@ class PostgresDatabase:
 
 
 async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Executes the steps of a transaction, and returns its result. The caller must begin and commit the transaction.
+    """Executes a transaction's steps and returns the result. The caller must begin and commit the transaction.
 
     Raises an asyncpg exception if a step fails.
     """

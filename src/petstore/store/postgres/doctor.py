@@ -16,7 +16,7 @@ from petstore.store.postgres.pool import Connection, each_host
 from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
-STATEMENT_TIMEOUT = 5.0  # in seconds; needed in case another transaction holds a lock
+STATEMENT_TIMEOUT = 5.0  # seconds; limits the wait for another transaction's lock
 _SAFETY = {
     "fsync": "a power cut can lose animals",
     "full_page_writes": "a power cut can lose animals",
@@ -32,7 +32,7 @@ class ServerReport(NamedTuple):
 
 
 async def check_server(url: str, connections: int) -> ServerReport:
-    """Checks a server, including whether it accepts as many as `connections` connections from this node.
+    """Checks a server, including whether it accepts `connections` connections from this node.
 
     If the server cannot be checked, raises OSError, TimeoutError or asyncpg.PostgresError.
     """
@@ -93,7 +93,7 @@ async def _server(connection: Connection, connections: int) -> list[str]:
     reserved = int(await connection.fetchval("SELECT current_setting('superuser_reserved_connections')"))
     if connections > limit - reserved:
         faults.append(
-            f"this node may open {connections} connections (workers × --postgres-pool),"
+            f"this node can open {connections} connections (workers × --postgres-pool),"
             f" but PostgreSQL accepts only {limit - reserved}"
         )
     return faults

@@ -31,7 +31,7 @@ async def schema_version(connection: Any, schema: str) -> int:
 
 
 async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Creates the schema or migrates it to the newest version, possibly while other nodes use it.
+    """Creates the schema or migrates it to the newest version, even while other nodes are using it.
 
     Must be called inside `long_transaction`. Each migration runs once, even if several nodes start at the same time.
     Raises OperatorError if the schema cannot be created or migrated.

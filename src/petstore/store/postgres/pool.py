@@ -1,4 +1,4 @@
-"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Also translates asyncpg exceptions."""
+"""The PostgreSQL connection pool, with its limits, timeouts and recovery. Also translates asyncpg's exceptions."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.Sy
 # These subclasses are not bugs, because an operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
-# These errors suggest that other connections to the server are broken, too.
+# These errors suggest that other connections to the server are broken as well.
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -51,7 +51,7 @@ def is_bug(error: Exception) -> bool:
 
 
 def is_gone(error: Exception) -> bool:
-    """Returns whether other connections to this server are probably broken, too."""
+    """Returns whether other connections to this server are probably broken as well."""
     return isinstance(error, GONE) and not isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 
@@ -63,7 +63,7 @@ Work = Callable[[Connection], Awaitable[T]]
 
 
 class PostgresPool:
-    """One process's connection pool. It is opened on first use, because a worker may start before its database."""
+    """One process's connection pool. Connects on first use, because a worker may start before the database does."""
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class PostgresPool:
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
         """Runs `work` with a connection and returns its result.
 
-        `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
-        defaults to the timeout for one call in a request. Raises Unavailable if the store fails, and any
-        PetstoreError or unexpected exception that `work` raises. Raises OperatorError only in an operator's command,
-        never in a service.
+        `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. By default, the
+        timeout is the one for a single call in a request. Raises Unavailable if the store fails. Passes on any
+        PetstoreError or unexpected exception that `work` raises, but raises OperatorError only in an operator's
+        command, never in a service.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -108,7 +108,7 @@ class PostgresPool:
             task.add_done_callback(_log_unseen_bug)
             raise
         except OperatorError as error:
-            # For example, a newer node may have migrated the schema. This node keeps running until it is replaced.
+            # For example, a newer node may have migrated the schema. This node then keeps running until it is replaced.
             if self._policy.serving:
                 raise Unavailable(str(error)) from error
             raise
@@ -144,7 +144,7 @@ class PostgresPool:
         if self._pool is not None:
             return self._pool
         if self._opening is None:
-            # Use a separate task, because a migration may outlast the first caller's timeout.
+            # Use a separate task, because a migration may take longer than the first caller's timeout.
             self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._opening)
@@ -202,7 +202,7 @@ class PostgresPool:
 
     async def _release(self, pool: asyncpg.Pool, connection: Connection) -> None:
         with contextlib.suppress(*DRIVER):
-            # Use a timeout, because asyncpg sends a final message, and a server that hangs would not respond to it.
+            # Use a timeout, because asyncpg sends a final message, and a hung server would not respond to it.
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
@@ -238,14 +238,14 @@ def pool_options(hosts: int, policy: StorePolicy) -> dict[str, Any]:
         "reset": _nothing_to_reset,
     }
     if policy.pgbouncer:
-        # In transaction mode, each transaction may use a different server connection, so prepared statements may be
-        # missing. PgBouncer also rejects settings that it does not track.
+        # In PgBouncer's transaction mode, each transaction may use a different server connection, on which prepared
+        # statements may be missing. PgBouncer also rejects settings that it does not track.
         options["statement_cache_size"] = 0
     else:
         settings = options["server_settings"]
         settings["statement_timeout"] = _milliseconds(bounds.timeouts.step)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(bounds.idle_transaction_timeout)
-        # Without this, PostgreSQL would replan a page query every time because of its LIMIT (182 µs instead of 107 µs).
+        # Without this, PostgreSQL would replan a page query each time because of the LIMIT (182 µs instead of 107 µs).
         settings["plan_cache_mode"] = "force_generic_plan"
     if hosts > 1:
         options["target_session_attrs"] = "read-write"  # connect only to a host that accepts writes
@@ -265,7 +265,7 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
-    """Terminates the connection at the deadline, because a server that hangs would not respond to ROLLBACK.
+    """Terminates the connection at the deadline, because a hung server would not respond to ROLLBACK.
 
     In that case, raises TimeoutError instead of asyncpg's exception, which may be an AttributeError.
     """

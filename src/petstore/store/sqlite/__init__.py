@@ -1,6 +1,6 @@
 """The embedded store: one SQLite file per environment.
 
-Reads run in the event loop's thread on a separate connection, and each takes a few microseconds. Writes run in the
+Each read takes a few microseconds and runs in the event loop's thread, on a separate connection. Writes run in the
 writer's thread. Several processes can use the same file.
 """
 
@@ -18,7 +18,7 @@ from petstore.store.sqlite.migrations import check_migrated, migrate
 def open_databases(
     data: Path, policy: StorePolicy, announce: Callable[[Environment], Announce]
 ) -> list[SqliteDatabase]:
-    """Opens both environments' databases. If one fails, closes the other and raises OperatorError."""
+    """Opens both environments' databases. If one cannot be opened, closes the other and raises OperatorError."""
     databases = []
     with ExitStack() as opened:
         for environment in ENVIRONMENTS:

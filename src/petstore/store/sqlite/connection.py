@@ -18,8 +18,8 @@ from petstore.timeouts import CLIENT
 
 BUSY_TIMEOUT = CLIENT.step
 
-# When the write-ahead log reaches this many pages (16 MiB), it is copied into the database file. This does not delay
-# writes in other processes.
+# When the write-ahead log has grown to this many pages (16 MiB), its contents are copied into the database file. Other
+# processes can write in the meantime.
 WAL_PAGES = 4096
 FILE_PRAGMAS: dict[str, Any] = {
     "journal_mode": "WAL",
@@ -36,7 +36,7 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
     Tests use `kind` to inject faults.
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without NOMUTEX, SQLite would lock a mutex for every value in every row. NOFOLLOW rejects any symlink in the path.
+    # Without NOMUTEX, SQLite would lock a mutex for every value of every row. NOFOLLOW rejects any symlink in the path.
     # The directory is resolved first, because the data directory itself may be a symlink.
     flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
     connection = kind(str(path.parent.resolve() / path.name), flags=flags)
@@ -56,7 +56,7 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 
 def connect_to_examine(path: Path) -> apsw.Connection:
-    """Opens a connection that does not change the file, even if a service is using it.
+    """Opens a connection that does not change the file. A service may be using the file at the same time.
 
     Raises apsw.Error if the file cannot be opened.
     """
@@ -83,7 +83,7 @@ def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
 
 # Errors
 
-# These errors are always bugs: SQLite rejects the statement, the value or the row itself.
+# These errors are always bugs, because SQLite rejected the statement, the value or the row itself.
 BUGS = (
     apsw.SQLError, apsw.ConstraintError, apsw.MismatchError, apsw.MisuseError, apsw.RangeError, apsw.TooBigError,
     apsw.BindingsError, apsw.IncompleteExecutionError, apsw.CursorClosedError, apsw.ThreadingViolationError,
@@ -91,9 +91,9 @@ BUGS = (
 
 
 def translate(error: Exception, path: Path) -> Exception:
-    """Converts errors that SQLite or the file system raised for `path` to Unavailable.
+    """Converts an error that SQLite or the file system raised for `path` to Unavailable.
 
-    Returns other errors, including bugs, unchanged.
+    Returns any other error, including a bug, unchanged.
     """
     if isinstance(error, (PetstoreError, *BUGS)) or not isinstance(error, apsw.Error | OSError):
         return error

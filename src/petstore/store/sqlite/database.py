@@ -31,7 +31,7 @@ class SqliteDatabase:
     """Implements `Database` for SQLite. See the protocol for a description of each method."""
 
     immediate = True
-    # This is long because usage that is committed after the timeout would be added again and counted twice.
+    # This timeout is long, because usage that is committed after the timeout would be added again and counted twice.
     usage_timeout = 60.0
 
     schema = "main"
@@ -128,7 +128,7 @@ class SqliteDatabase:
         free, least = shutil.disk_usage(directory).free, self.bounds.import_free_bytes
         if free < least:
             raise OperatorError(
-                f"{directory}: only {free // 2**20:,} MiB are free, but an import must leave {least // 2**20:,} MiB;"
+                f"{directory}: only {free // 2**20:,} MiB are free, but an import requires {least // 2**20:,} MiB;"
                 " free some space first"
             )
 
@@ -143,12 +143,12 @@ class SqliteDatabase:
         self._reader.close()
 
     def release(self) -> None:
-        """Closes the database. Must be called only if the writer has not started."""
+        """Closes a database whose writer has not started."""
         self._reader.close()
 
 
 def raise_last_id(table: str, last: int) -> Transaction[None]:
-    """Ensures that all ids assigned in the table from now on are higher than `last`."""
+    """Ensures that every id assigned later in this table is higher than `last`."""
     if (yield Statement("SELECT 1 FROM sqlite_sequence WHERE name = $1", (table,))):
         yield Statement("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", (last, table))
     else:
@@ -156,7 +156,7 @@ def raise_last_id(table: str, last: int) -> Transaction[None]:
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Executes the steps of a transaction, and returns its result. Does not execute BEGIN or COMMIT.
+    """Executes a transaction's steps and returns the result. Does not execute BEGIN or COMMIT.
 
     Raises apsw.Error if a step fails.
     """

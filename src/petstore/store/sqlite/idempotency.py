@@ -55,7 +55,7 @@ class IdempotencyRecords:
             if (key := add.idempotency_key) and isinstance(add.result, Added)
         ]
         if records:
-            # Use REPLACE, because there may be an expired record that has not been pruned.
+            # Use REPLACE, because an expired record may not have been pruned yet.
             connection.executemany(_REMEMBER, records)
 
     def _prune(self, connection: apsw.Connection, now: float) -> None:

@@ -38,7 +38,7 @@ def _recognised(application_id: int, version: int, *, is_empty: bool) -> int:
 
 
 def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
-    """Creates the file or migrates it to the newest schema, possibly while other processes use it.
+    """Creates the file or migrates it to the newest schema, even while other processes are using it.
 
     Raises OperatorError if the file cannot be used. Never changes a file that Petstore did not write.
     """
@@ -78,7 +78,7 @@ def _version_in(path: Path) -> int:
     if path.with_name(path.name + "-wal").exists():  # the write-ahead log may contain a newer header
         with contextlib.closing(connect_to_examine(path)) as connection:
             return schema_version(connection)
-    # Read the header directly. SQLite would create a log or, with `immutable`, could see an incomplete change.
+    # Read the header directly, because SQLite would create a log or, with `immutable`, could see an incomplete change.
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if not head:

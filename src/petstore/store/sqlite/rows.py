@@ -15,7 +15,7 @@ def portions(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def rows_sql(columns: Sequence[str], rows: int) -> str:
-    """Returns a query that returns its parameters as rows with these columns."""
+    """Returns a query whose result is its parameters, arranged in rows with these columns."""
     names = ", ".join(f"column{number} AS {column}" for number, column in enumerate(columns, 1))
     row = f"({', '.join('?' for _ in columns)})"
     return f"SELECT {names} FROM (VALUES {', '.join([row] * rows)})"

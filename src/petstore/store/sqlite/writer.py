@@ -4,8 +4,8 @@ The event loop queues writes. The thread first waits for the lock that it shares
 the queued writes. The longer it waits, the more writes share its commit. SQLite releases the interpreter lock at every
 step, and reacquiring it from a busy event loop takes longer than an insert, so one statement inserts many rows.
 
-The thread skips writes that are too close to their deadline. It finishes every batch that it has begun, even if a lock
-or a disk hangs. If a deadline passes during a batch, the event loop fails the write, so that its caller does not wait.
+The thread skips writes that are too close to their deadline. It finishes every batch that it has begun, however long it
+has to wait for a lock or the disk. If a write's deadline passes in the meantime, its caller gets an error immediately.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from petstore.store.writing import AddPet, deliver, first_uses, new_records, new
 
 # If the write-ahead log is larger than this, the writer waits for readers, so that SQLite can restart the log.
 WAL_MAX = 32 * 1024 * 1024
-CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers, during which other writers are blocked
+CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers, while other writers are blocked
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -96,7 +96,7 @@ class Writer:
         self._watch: asyncio.TimerHandle | None = None
         self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False stops the thread
         self._thread_ended: asyncio.Future[None] | None = None  # None until the thread starts
-        # The attributes below are used only by the thread.
+        # Only the thread uses the attributes below.
         self._write_lock = WriteLock(path)
         self._idempotency = IdempotencyRecords(bounds)
         self._batches = 0
@@ -150,7 +150,7 @@ class Writer:
         threading.Thread(target=self._run, name=f"writer-{self._path.stem}", daemon=True).start()
 
     def _refuse_late(self) -> None:
-        """Fails writes that are too late, even if a disk or a lock hangs. Reschedules itself every `check_interval`."""
+        """Rejects writes that are too late, even if the thread is stuck. Runs every `check_interval` seconds."""
         self._watch = self._loop.call_later(self._bounds.check_interval, self._refuse_late)
         now = self._clock()
         STORE_QUEUE.set(len(self._in_flight) + len(self._waiting), self._environment)
@@ -208,7 +208,7 @@ class Writer:
         failure: Exception | None = None
         try:
             await self._freshness.announce(result.changes, result.reached)
-        except Exception as error:  # deliver the error, so that no caller waits forever
+        except Exception as error:  # deliver this error, so that no caller waits forever
             failure = error
         deliver((write.future, failure or write.result) for write in result.writes)
 
@@ -250,7 +250,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _take(self) -> list[Write]:
-        """Takes at most one batch from the queue. A write whose `alone` is true gets its own batch."""
+        """Takes at most one batch from the queue. A write that must be alone gets its own batch."""
         taken: list[Write] = []
         while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
@@ -271,7 +271,7 @@ class Writer:
                 first = _insert(connection, plain)
                 return BatchResult(writes, ADDED, Numbers(added=first + len(plain) - 1), first)
         self._begin(connection, max(write.deadline for write in writes) - self._timeouts.reserve - self._clock())
-        # Check again, because waiting for the lock may have taken too long for some writes.
+        # Check again, because some writes may have become too late while the thread waited for the lock.
         return self._write(connection, self._in_time(writes))
 
     def _begin(self, connection: apsw.Connection, timeout: float) -> None:
@@ -303,7 +303,7 @@ class Writer:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    # After some errors, such as a full disk, SQLite rolls back the whole transaction.
+                    # After some errors, such as a full disk, SQLite has rolled back the whole transaction.
                     if not connection.in_transaction:
                         raise
                     connection.execute("ROLLBACK TO call")

@@ -85,8 +85,8 @@ CREATE TABLE secrets (
 );
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys for creates, written in the same transaction as the animal. If a retry finds no record, the first
--- attempt added nothing.
+-- Idempotency keys of create requests. Each record is written in the same transaction as its animal, so a retry that
+-- finds no record can safely add the animal.
 CREATE TABLE idempotency (
     key_id      text COLLATE "C" NOT NULL,
     token       text COLLATE "C" NOT NULL,

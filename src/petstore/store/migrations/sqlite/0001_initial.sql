@@ -75,8 +75,8 @@ CREATE TABLE secrets (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX secrets_by_key ON secrets (key_id);
 
--- Idempotency keys for creates, written in the same transaction as the animal. If a retry finds no record, the first
--- attempt added nothing.
+-- Idempotency keys of create requests. Each record is written in the same transaction as its animal, so a retry that
+-- finds no record can safely add the animal.
 CREATE TABLE idempotency (
     key_id      TEXT    NOT NULL,
     token       TEXT    NOT NULL,
