@@ -1,8 +1,8 @@
-"""The gate's protocol. For each request, the gate decides in one atomic step whether to admit the request.
+"""The gate's interface. The gate decides in one atomic step whether to admit a request.
 
 `admit` checks for a ban and enforces the per-minute and per-day limits. In the same step, it checks that the caller's
-copy of the key is current, and returns the versions of the catalogue. Workers use these versions to decide whether a
-cached page is still valid.
+copy of the key is current and returns the catalogue's versions, which tell workers whether a cached page is still
+valid.
 """
 
 import ipaddress
@@ -18,18 +18,18 @@ from petstore.plans import Limits
 from petstore.rate_limits import SECOND, BanPolicy, Decision, Windows, used
 from petstore.usage import AdmissionTotal
 
-# Files in the data directory. If the gate is in Redis, the second file is used while Redis is unavailable.
+# Files in the data directory: the gate itself, and the fallback for a gate in Redis.
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
-VALID_SECONDS = 30 * 86_400  # how many seconds a mark set by `mark_valid` lasts
-DIGEST_LENGTH = 16  # how many bytes of the key's digest are used as the name of its mark
+VALID_SECONDS = 30 * 86_400  # the lifetime of a mark set by `mark_valid`
+DIGEST_LENGTH = 16  # bytes at the start of a key's digest that name its mark
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
     "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
 )  # fmt: skip
 
-CatalogueVersion = tuple[int, int]  # the version numbers of the changes `added` and `edited`
+CatalogueVersion = tuple[int, int]  # the versions that the changes `added` and `edited` increment
 
 
 class Ban(NamedTuple):
@@ -42,9 +42,9 @@ class Ban(NamedTuple):
 
 
 class Gate(Protocol):
-    """The gate. All methods except `close` raise Unavailable during an outage. `now` is in Unix seconds."""
+    """The gate. All methods except `close` and `degraded` can raise Unavailable. `now` is in Unix seconds."""
 
-    immediate: bool  # whether calls return without waiting for another machine
+    immediate: bool  # whether calls complete without waiting for another machine
 
     def admit(
         self,
@@ -57,7 +57,7 @@ class Gate(Protocol):
     ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
         """Decides whether to admit a request with a key. Returns the decision and the catalogue's current versions.
 
-        An admitted request is counted for its operation in the same step (see `admissions`).
+        The same step counts an admitted request under its operation (see `admissions`).
 
         `keys_version` is the version that was current when the caller read `limits`. If any key has changed since then,
         counts nothing and returns None. The caller must then reread the key and try again.
@@ -72,28 +72,28 @@ class Gate(Protocol):
     async def keys_version(self, environment: Environment) -> int: ...
 
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
-        """Increments the versions for these changes in one step, so that workers stop using outdated cached values."""
+        """Increments the versions for these changes in one step, so that workers stop using stale cached values."""
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
-        """Marks the key with this digest as valid for 30 days, or removes its mark. All workers can see the mark."""
+        """Marks the key with this digest as valid, or removes its mark. Workers share marks, which last 30 days."""
 
     async def was_valid(self, digest: bytes) -> bool:
-        """Whether a worker has marked the key with this digest as valid."""
+        """Whether the key with this digest is marked as valid."""
 
     async def lift(self, key_id: str) -> bool:
-        """Ends a key's ban and resets its number of bans to zero. Returns False if the key had no bans."""
+        """Ends a key's ban and resets its ban count. Returns False if the ban count was already zero."""
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
         """Returns each key's windows, in the same order as the ids."""
 
     def all_windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
-        """Yields all keys' windows in batches. A key may appear twice."""
+        """Yields every key's windows, in batches. A key can appear more than once."""
 
     async def put_windows(self, rows: Iterable[tuple[str, Windows]]) -> None:
-        """Replaces these keys' windows. Does not change their admission counts."""
+        """Replaces these keys' windows, but keeps their admission counts."""
 
     def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Yields admission totals in batches, for these keys or for all keys. A total may appear twice."""
+        """Yields admission totals, in batches, for these keys or for all keys. A total can appear more than once."""
 
     def degraded(self) -> bool:
         """Whether the fallback is in use. If so, limits apply to each node separately."""
@@ -102,14 +102,14 @@ class Gate(Protocol):
         """Removes some of the expired records. Called about once a second."""
 
     async def close(self) -> None:
-        """Closes files and connections. Can be called repeatedly. Calls in flight raise Unavailable."""
+        """Closes files and connections. Can be called more than once. Calls in flight raise Unavailable."""
 
 
 class GatePolicy(NamedTuple):
     """The operator's settings for the gate.
 
-    `given_clock` is for tests. It makes a gate in Redis use the caller's `now` instead of the Redis clock. `counted`
-    lists the operations whose admissions are counted, in the order of their numbers.
+    `given_clock` makes a gate in Redis use the caller's `now` instead of the Redis clock, for tests. `counted` lists
+    the operations whose admissions are counted. An operation's number is its position in that list.
     """
 
     bans: BanPolicy = BanPolicy()
@@ -120,15 +120,15 @@ class GatePolicy(NamedTuple):
 
 
 def gate_file(url: str | None, data: Path) -> Path:
-    """Returns the path of the LMDB file, which is the gate itself or the fallback for a gate in Redis."""
+    """Returns the path of the LMDB file, which is either the gate itself or the fallback for a gate in Redis."""
     return data / (GATE_FILE if url is None else FALLBACK_FILE)
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """Opens the gate at the URL or, without a URL, in the data directory. Must be called in a running event loop.
+    """Opens the gate at the URL or, without a URL, the one in the data directory.
 
-    Raises OperatorError if the URL is not valid or if this version does not recognise the file. Raises Unavailable if
-    the file cannot be opened.
+    Must be called in a running event loop. Raises OperatorError if the URL is not valid or if this version does not
+    recognise the file. Raises Unavailable if the file cannot be opened.
     """
     if url is None:
         from petstore.gate.lmdb import LmdbGate

@@ -1,14 +1,14 @@
 -- Executes one batch of calls from a worker. Redis runs nothing else in the meantime, so a batch is atomic, like a
 -- transaction in lmdb.py. The rules are the same as in rate_limits.py, in the same order. A test sends random requests
--- to both and compares the results.
+-- to both implementations and compares the results.
 --
 -- ARGV[1]   the time in milliseconds. If empty, the script uses the Redis clock, so the nodes' clocks do not matter.
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, and the threshold. A threshold of 0 means the key's
 --           per-minute limit, at most 1,000.
 -- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16 and 32 for staging. Empty
 --           in Redis Cluster, where the versions are in another slot and the worker has already compared them.
--- ARGV[6]   the calls, 40 bytes each: the operation, the version of the keys at which the limits were read, the limits
---           per minute and per day, and the number of the API operation to count. For MARK, the per-minute limit is the
+-- ARGV[6]   the calls, 40 bytes each: the operation, the version of the keys when the limits were read, the limits per
+--           minute and per day, and the number of the API operation to count. For MARK, the per-minute limit is the
 --           mark's lifetime in milliseconds; 0 removes the mark.
 -- KEYS      the name of the versions record, unless ARGV[5] is empty, followed by the name of each call's record
 --
@@ -29,7 +29,7 @@ local CALL_SIZE = 40
 -- the environment (KEY_LIVE or KEY_STAGING), the epoch, and one count per operation, ordered by number.
 local KEY = '<i8i8i8i8i8i8i8i8i8i8'
 local KEY_SIZE = 80 -- without the counts
-local WINDOWS_SIZE = 64 -- the shortest valid record: only the eight numbers before the environment
+local WINDOWS_SIZE = 64 -- the shortest valid record, which has only the eight numbers before the environment
 local KEY_MAX = 4096 -- bytes; much larger than any valid record
 local COUNT, COUNT_SIZE = '<i8', 8
 local WINDOW, WINDOW_SIZE = '<i8i8', 16
@@ -42,8 +42,8 @@ local ban_length, ban_ceiling, ban_threshold = tonumber(ARGV[2]), tonumber(ARGV[
 local reply = {}
 
 -- Returns a record's bytes, or an empty string if it does not exist or is not a string. One invalid record must not
--- make the batch fail for other keys, so it is treated as missing and overwritten. As a result, a key's windows start
--- again or, if the record contains the versions, all changes are announced.
+-- make the batch fail for other keys, so the script treats it as missing and overwrites it. This restarts a key's
+-- windows or, if the record contains the versions, announces all changes.
 local function stored_bytes(name)
   local stored = redis.pcall('GET', name)
   return type(stored) == 'string' and stored or ''
@@ -78,7 +78,7 @@ local function open(start, length)
 end
 
 -- Returns the header values for a refusal: window, limit, remaining and reset. They describe the exhausted window that
--- ends last, or the ban if it ends even later. Windows that are over have an end in the past, so they are never chosen.
+-- ends last, or the ban if it ends even later. A window that has expired ends in the past, so it is never chosen.
 local function refusal(outcome, w, per_minute, per_day)
   local minute_end = w[2] >= per_minute and w[1] + MINUTE or 0
   local day_end = w[4] >= per_day and w[3] + DAY or 0
@@ -145,7 +145,7 @@ local function admit_address(w, per_minute)
   return true, ADMITTED, IN_MINUTE, per_minute, per_minute - w[2], w[1] + MINUTE
 end
 
--- Caches records, so that each one is read and written only once even if several calls in the batch use it.
+-- Caches records, so that each one is read and written only once, even if several calls in the batch use it.
 local records, changed = {}, {}
 
 -- Pads a record with zeros up to the given size.
@@ -178,7 +178,7 @@ local function address_record(name)
 end
 
 -- Counts an admission. A new epoch is the current time, so that it differs from all earlier epochs. Preserves the
--- counts of operations that only newer versions know.
+-- counts of operations that only newer releases know.
 local function count_admission(w, environment, number)
   if w[10] == 0 then w[9], w[10] = environment, microseconds end
   local from = number * COUNT_SIZE
@@ -224,7 +224,7 @@ for i = records_from + 1, records_from + #ARGV[6] / CALL_SIZE do
   reply[#reply + 1] = struct.pack(RESULT, outcome, window, limit, remaining, reset, reset - now)
 end
 
--- Key records never expire, because their counts may not have been collected yet.
+-- Key records never expire, because their counts might not have been collected yet.
 for name in pairs(changed) do
   local w = records[name]
   if w.counts then

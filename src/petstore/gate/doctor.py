@@ -23,7 +23,7 @@ class GateReport(NamedTuple):
 
 
 def check_gate_file(path: Path, *, in_use: bool) -> GateReport:
-    """Checks the gate file. Set `in_use` if a process is using it."""
+    """Checks the gate file. Set `in_use` if any process has the file open."""
     from petstore.gate.recovery import check_format, not_recognised, readable, was_used
 
     if not path.exists() or path.stat().st_size == 0:

@@ -23,10 +23,10 @@ class FallbackGate:
     """Uses Redis or, during an outage, a file shared by this node's workers.
 
     During an outage, limits apply to each node separately, and workers reread keys once a second. Every request gets
-    unique versions of the catalogue, so that no page is served from the cache. The version number of the keys
-    in the file never equals the one in Redis, so workers also reread each key when an outage begins and when it ends.
+    unique versions of the catalogue, so that no page is served from the cache. The version of the keys in the file
+    never equals the version in Redis, so workers reread every key when an outage begins, and again when it ends.
 
-    If one shard of a Cluster fails, the file is used only for that shard's keys.
+    If one shard of a Redis Cluster fails, the file is used only for that shard's keys.
     """
 
     immediate = False
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has already checked `keys_version`. Pass the file's own
-                # version. Otherwise, the versions would never match, and the worker would reread the key forever.
+                # Only this key's shard is down, and Redis has already checked `keys_version`, so pass the file's own
+                # version. The caller's version would never match it, and the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -72,7 +72,7 @@ class FallbackGate:
         """Announces changes. During an outage, the announcements reach only this node's workers.
 
         Other nodes do not need them, because they use no cached pages during an outage and reread keys every second.
-        After the outage, each node's first batch announces every kind of change.
+        After the outage, each worker's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -101,7 +101,7 @@ class FallbackGate:
         await self._shared.put_windows(rows)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
-        """Yields the totals in the file first, because they can be read even if Redis is unavailable."""
+        """Yields the fallback's totals first, because they can be read even if Redis is unavailable."""
         if self._path.exists():
             async for totals in self._open_fallback().admissions(key_ids):
                 yield totals
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. If the error is QueueFull, Redis is still available, so raises the error instead."""
+        """Returns the fallback. Reraises QueueFull, because Redis is still available in that case."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

@@ -1,9 +1,9 @@
 """The gate for a single machine: a memory-mapped LMDB file shared by the workers and the command line.
 
 LMDB's write lock makes each transaction atomic across processes, and is released if its holder is killed. The file is
-not synced while it is in use. The kernel keeps the written pages, so counters can be lost only in a power cut (see
-recovery.py). Disk space is allocated in advance, so that a full disk causes an error instead of a SIGBUS. The gate is
-not thread-safe.
+not synced while it is in use. The kernel keeps the written pages, so only a power cut or a kernel crash can lose
+counters (see recovery.py). Disk space is allocated in advance, so that a full disk causes an error instead of a SIGBUS.
+The gate is not thread-safe.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from petstore.rate_limits import ADMITTED, MINUTE, SECOND, Decision, Windows, ad
 from petstore.usage import AdmissionTotal
 
 INITIAL_SIZE = 16 * 1024 * 1024
-SWEEP_BATCH = 250  # records to check per transaction, which blocks the event loop for about half a millisecond
-SWEEP_BATCHES_MAX = 40  # the maximum number of batches per sweep
-SWEEP_PERIOD = 120  # how many sweeps it takes to check every record once; there is one sweep per second
+SWEEP_BATCH = 250  # records to check per transaction; each transaction blocks the event loop for about 0.5 ms
+SWEEP_BATCHES_MAX = 40  # maximum batches per sweep
+SWEEP_PERIOD = 120  # the number of sweeps, at one per second, that together check every record once
 READ_BATCH = 1_000
-STEPS_MAX = 100  # the maximum number of steps per transaction; 100 steps block other workers for about 300 µs
+STEPS_MAX = 100  # maximum steps per transaction; 100 steps block other workers for about 300 µs
 
-# The first byte of a record's name is the kind of record. Only address records and marks expire (see _sweep).
+# The first byte of a record's name says what kind of record it is. Only address records and marks expire (see _sweep).
 ADDRESS, KEY, VALID, VERSION = b"a", b"k", b"s", b"v"
 _address = struct.Struct("<2q")
 _versions = struct.Struct(f"<{len(CHANGES)}Q")  # one version number for each kind of change
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class LmdbGate:
-    """Implements `Gate`. The methods are documented there."""
+    """Implements `Gate`, which documents the methods."""
 
     immediate = True
 
@@ -239,7 +239,7 @@ class LmdbGate:
 
     async def sweep(self, now: float) -> None:
         try:
-            # Requests without a key can create records for many addresses, so check more batches if the file is large.
+            # Requests without a key can create many address records, so the number of batches grows with the file.
             batches = math.ceil(self.records / self._sweep_batch / SWEEP_PERIOD)
             self._env.reader_check()  # frees pages that LMDB keeps for readers that were killed
         except lmdb.Error as error:
@@ -300,7 +300,7 @@ def new_versions() -> bytes:
 
 
 class GroupCommit:
-    """Runs all steps requested in one iteration of the event loop in one transaction.
+    """Combines the steps requested in one iteration of the event loop into a single transaction.
 
     If each request had its own transaction, workers would often wait for each other, and a worker that was preempted
     while holding the write lock would block the others. A group commit takes the lock only once per iteration.
@@ -315,7 +315,7 @@ class GroupCommit:
         self._waiting: list[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def run(self, step: Callable[..., T], *values: Any) -> "asyncio.Future[T]":
-        """Schedules a call to `step` with a transaction and the values. Returns a future for its result.
+        """Schedules `step` to run with a transaction and the values. Returns a future for its result.
 
         If the transaction is retried, `step` is called again.
         """
@@ -347,9 +347,9 @@ def _address_name(environment: Environment, address: str) -> bytes:
 
 
 def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
-    """Checks up to `count` records, starting at the name `start`, and removes those that have expired.
+    """Checks up to `count` records, starting with the record named `start`, and removes those that have expired.
 
-    Returns the name of the next record, or an empty name if all records have been checked.
+    Returns the name of the next record to check, or an empty name if there are no more records.
     """
     with txn.cursor() as cursor:
         found = cursor.set_range(start) if start else cursor.first()
@@ -360,20 +360,20 @@ def _sweep(start: bytes, count: int, now: int, txn: Any) -> bytes:
                 old = now - _address.unpack(value)[0] >= MINUTE
             elif kind == VALID:
                 old = _valid.unpack(value)[0] <= now
-            if kind == KEY:  # skip all key records, which never expire because their counts are needed
+            if kind == KEY:  # skip all key records; they contain counts and never expire
                 found = cursor.set_range(VALID)
             else:
-                found = cursor.delete() if old else cursor.next()  # delete() also moves to the next record
+                found = cursor.delete() if old else cursor.next()  # delete() moves the cursor to the next record
             count -= 1
         return bytes(cursor.key()) if found else b""
 
 
 @contextlib.contextmanager
 def size_lock(path: Path) -> Iterator[int]:
-    """Opens or creates the file, and keeps other processes from opening or enlarging it. Raises OSError.
+    """Opens or creates the file, and locks it so that no other process opens or enlarges it. Raises OSError.
 
-    LMDB truncates the file to the size that it maps. Without this lock, another process could enlarge the file after
-    this process has read its size, and this process would then truncate the file.
+    LMDB truncates the file to the size that it maps. Without the lock, another process could enlarge the file after
+    this process reads its size, and LMDB would then truncate the file to its old size.
     """
     file = open_file(path)
     try:

@@ -1,8 +1,7 @@
 """The binary format of the record that stores a key's state. Both gates and admit.lua use this format.
 
-New fields may be added only at the end. Missing bytes are read as zeros, and unknown bytes at the end are preserved.
-Versions of the service with different operations can therefore share a gate, and adding an operation does not require a
-migration.
+New fields must be added at the end. Missing bytes are read as zeros, and unknown bytes at the end are preserved. As a
+result, releases that count different operations can share a gate, and adding an operation requires no migration.
 """
 
 import secrets
@@ -23,7 +22,7 @@ _COUNTS = _ORIGIN + _origin.size
 
 EMPTY = bytes(_windows.size)
 SIZE_MAX = 4096  # much larger than any valid record
-COUNT_MAX = 2**53  # numbers in Lua are doubles, which cannot represent every larger integer
+COUNT_MAX = 2**53  # Lua stores numbers as doubles, which cannot represent every larger integer
 # Returns a plain tuple, because creating a named tuple would take as long as `admit` itself.
 unpack_fields = _windows.unpack_from
 
@@ -33,7 +32,7 @@ def unpack_windows(record: bytes) -> Windows:
 
 
 def pack_windows(w: Windows) -> bytes:
-    """Returns the beginning of a record, which contains the windows."""
+    """Returns the first part of a record, which contains the windows."""
     return _windows.pack(*w)
 
 
@@ -44,7 +43,7 @@ def with_windows(record: bytes, w: Windows) -> bytearray:
 
 
 def with_admission(record: bytes, w: Windows, environment: Environment, number: int) -> bytearray:
-    """Returns the record with new windows and one more admission for an operation.
+    """Returns a copy of the record with these windows and with one admission added for the operation.
 
     The first admission starts an epoch.
     """
@@ -67,7 +66,7 @@ def valid_record(stored: bytes | None) -> bytes:
 
 
 def admissions_in(key_id: str, record: bytes, names: Sequence[OperationName]) -> list[AdmissionTotal]:
-    """Returns the admission totals in a record. `names` are the operations in the order of their numbers.
+    """Returns the admission totals in a record. An operation's number is its index in `names`.
 
     Ignores invalid values, so that other keys' totals can be collected even if one record is damaged.
     """

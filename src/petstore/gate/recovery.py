@@ -42,8 +42,8 @@ def mark_in_use(path: Path) -> None:
 
 
 def mark_clean(path: Path) -> None:
-    """Syncs the file and updates the note. Must be called only if no process is using the file."""
-    with contextlib.suppress(OSError):  # if this fails, the file is considered damaged after a reboot, which is safe
+    """Syncs the file to disk and records that in the note. Must be called only if no process is using the file."""
+    with contextlib.suppress(OSError):  # on failure, the file is treated as damaged after a reboot, which is safe
         sync(path)
         _write_note(path, SYNCED)
 
@@ -56,7 +56,7 @@ def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # there is no note yet, or it is not readable; opening the file will report any error
+    except OSError:  # the note is missing or unreadable; if there is a problem, opening the file will report it
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
@@ -67,11 +67,11 @@ def was_used(path: Path) -> bool:
 
 
 def recover(path: Path) -> Path | None:
-    """Renames the file if it is damaged, so that the gate starts with new counters. Returns the new path.
+    """Renames the file if it is damaged, so that the gate starts with new counters.
 
-    Returns None if the file is usable or does not exist. Must be called only while no process is using the file.
-    Raises OperatorError if this version does not recognise the file, or if this user has no permission to read and
-    write it. In both cases, the file is not changed.
+    Returns the new path, or None if the file is usable or does not exist. Must be called only while no process is using
+    the file. Raises OperatorError, without changing the file, if this version does not recognise it or if this user has
+    no permission to read and write it.
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
@@ -99,8 +99,7 @@ def check_format(path: Path) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
-        # If there is no lock file, no process has the file open. Disable locking in this case, so that LMDB does not
-        # create a lock file.
+        # If there is no lock file, no process has the file open, so disable locking to keep LMDB from creating one.
         lock = _lock_file(path).exists()
         with lmdb.open(str(path), subdir=False, readonly=True, lock=lock) as env, env.begin() as txn:
             is_new, found = env.stat()["entries"] == 0, txn.get(FORMAT_RECORD, b"")

@@ -29,7 +29,7 @@ from petstore.usage import AdmissionTotal
 
 BATCH_TIMEOUT = CLIENT.gate
 PROBE_INTERVAL = 0.2  # seconds between attempts to reach Redis while it is down
-BATCH_MAX = 500  # the maximum number of calls per batch; Redis serves no other client while it runs a batch
+BATCH_MAX = 500  # maximum calls per batch; Redis serves no other client while it runs a batch
 QUEUE_MAX = 20_000
 NO_LIMITS = Limits(0, 0)
 
@@ -37,7 +37,7 @@ NO_LIMITS = Limits(0, 0)
 class QueueFull(Unavailable):
     """Too many calls are waiting for Redis.
 
-    Redis is still available. If the fallback were used, more requests would be admitted than the limits allow.
+    Redis is still available, so using the fallback would admit more requests than the limits allow.
     """
 
 
@@ -57,7 +57,7 @@ class Batch:
 
 
 class RedisGate:
-    """Implements `Gate`. The methods are documented there."""
+    """Implements `Gate`, which documents the methods."""
 
     immediate = False
 
@@ -77,7 +77,7 @@ class RedisGate:
         self._next = Batch([])
         self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
-        self._probe: asyncio.Task[None] | None = None  # while Redis is down, checks whether it is up again
+        self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # After an outage or a failover, versions may have been lost, so the next batch announces all changes.
         self._announce_all = True
         self._closed = False
@@ -146,8 +146,8 @@ class RedisGate:
         return [each for key_id, record in rows for each in admissions_in(key_id, record, self._counted)]
 
     async def _records_of(self, key_ids: Sequence[str]) -> list[tuple[str, bytes]]:
-        # Unlike GET, MGET does not fail if a record is not a string. Send one MGET per key, because a Cluster requires
-        # all keys in an MGET to be in the same slot.
+        # Unlike GET, MGET does not fail if a value is not a string. Send one MGET per key, because a Redis Cluster
+        # requires all keys in an MGET to be in the same slot.
         replies = await self._send([("MGET", script.key_record(key_id)) for key_id in key_ids])
         return [(key_id, valid_record(stored)) for key_id, (stored,) in zip(key_ids, replies, strict=True)]
 
@@ -239,7 +239,7 @@ class RedisGate:
                 except asyncio.CancelledError:  # by close()
                     batch.fail(Unavailable("the gate is closed"))
                     raise
-                except Exception as error:  # a bug, not an outage, so pass the exception on to the callers
+                except Exception as error:  # a bug, not an outage, so pass the exception to the callers
                     logger.exception("gate failed")
                     batch.fail(error)
         finally:

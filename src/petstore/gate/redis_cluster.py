@@ -1,6 +1,6 @@
-"""The link to a Redis Cluster: finds the shard that owns a slot, and handles shards that do not respond.
+"""The link to a Redis Cluster. It finds the shard that owns a slot, and handles shards that do not respond.
 
-A command that a shard may already have executed is never resent, because a request could then be counted twice.
+It never resends a command that a shard may already have executed, because that could count a request twice.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from petstore.gate.redis_link import IfNew, ServerAddress, SingleLink, time_limi
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply, ScriptResult, Versions
 from petstore.observability.logs import event, logger
 
-SHARD_TIMEOUT = 0.6  # seconds to wait for one shard; the other shards' results are delayed until then
-SLOTS_TIMEOUT = 0.3  # seconds for a probe, or for loading the slots from one server
+SHARD_TIMEOUT = 0.6  # seconds to wait for one shard before returning the other shards' results
+SLOTS_TIMEOUT = 0.3  # timeout in seconds for a probe or for loading the slots from one server
 REFRESH_INTERVAL = 0.2  # seconds between refreshes while a shard is down or a slot has no owner
-REDIRECTS_MAX = 20  # how many redirects to follow for one command; a slot may move several times
+REDIRECTS_MAX = 20  # maximum redirects to follow per command; a slot can move several times
 
 _OUTDATED: ScriptResult = (script.OUTDATED,) * 6  # a result with the outcome OUTDATED; the other values are not used
 
 
 class ClusterLink:
-    """Implements `Link`. The methods are documented there.
+    """Implements `Link`, which documents the methods.
 
-    Records are distributed over the shards, but all versions are in one slot. A script can access only one slot, so
+    Records are distributed across the shards, but all versions are in one slot. A script can access only one slot, so
     each batch is sent in two parts: first the versions, then the records. Calls with an outdated version of the keys
     are not sent, so their requests are not counted.
 
@@ -42,7 +42,7 @@ class ClusterLink:
         """`options` are the arguments for a redis-py connection, without host and port."""
         self._hosts = hosts
         self._options = options
-        self._seeds = list(hosts)  # the servers from which to load the slots, in order of preference
+        self._seeds = list(hosts)  # the servers to load the slots from, in order of preference
         self._links: dict[ServerAddress, SingleLink] = {}
         self._owners: list[ServerAddress | None] = []  # the owner of each slot
         self._refreshed_at = 0.0
@@ -72,7 +72,7 @@ class ClusterLink:
         return replies
 
     async def servers(self) -> dict[str, SingleLink]:
-        """Returns a link to each server that stores records, with the name to show for that server in messages.
+        """Returns the links to all servers that store records, keyed by the names that messages use for them.
 
         Raises Unavailable if the slots cannot be loaded, or if a slot has no owner.
         """
@@ -110,7 +110,7 @@ class ClusterLink:
         self, now: str, bans: Sequence[int], versions: Versions, calls: Sequence[ScriptCall]
     ) -> list[ScriptResult | Unavailable]:
         results: list[ScriptResult | Unavailable] = [_OUTDATED] * len(calls)
-        calls_of: dict[str, list[int]] = {}  # for each record, the indexes of its calls
+        calls_of: dict[str, list[int]] = {}  # maps each record to the indexes of its calls
         for number, call in enumerate(calls):
             if not script.is_outdated(call, versions):
                 calls_of.setdefault(call.record, []).append(number)
@@ -133,7 +133,7 @@ class ClusterLink:
     async def _send(self, commands: Sequence[Command], names: Sequence[bytes | str]) -> list[Any]:
         """Sends the commands to their shards concurrently. Returns a reply or an error for each command."""
         replies: list[Any] = [Unavailable("no shard of the Redis Cluster owns this slot")] * len(commands)
-        commands_of: dict[ServerAddress, list[int]] = {}  # for each server, the indexes of its commands
+        commands_of: dict[ServerAddress, list[int]] = {}  # maps each server to the indexes of its commands
         for number, name in enumerate(names):
             server = self._owners[_slot(name)]
             if server is not None:
@@ -162,7 +162,7 @@ class ClusterLink:
         """Follows redirects and returns the reply from the slot's current owner.
 
         Resending is safe, because a server that redirects a command does not execute it. If the slot has moved, sends
-        `if_moved` instead of `command`, because the new owner may not have the newest versions.
+        `if_moved` instead of `command`, because the new owner's versions might be out of date.
         """
         for _ in range(REDIRECTS_MAX):
             if not isinstance(reply, AskError):  # MovedError is a subclass
@@ -190,8 +190,8 @@ class ClusterLink:
             self._mark_down(server, str(error))
             return [error] * len(commands)
         if any(isinstance(reply, ClusterDownError) for reply in replies):
-            # The server is no longer part of the Cluster or cannot reach it, so ask other servers for the slots. Do not
-            # refresh too often, because every batch may get this reply.
+            # The server is no longer part of the Cluster or cannot reach it, so ask other servers for the slots. Limit
+            # the refresh rate, because every batch may get this reply.
             self._ask_last(server)
             if time.monotonic() - self._refreshed_at > REFRESH_INTERVAL:
                 self._refresh_soon()
@@ -217,7 +217,7 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # the next attempt may not have enough time to ask all seeds
+                self._ask_last(server)  # so that the next attempt asks other seeds first
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()
@@ -258,14 +258,14 @@ class ClusterLink:
                     return
             except Unavailable:
                 pass
-            except Exception:  # a bug must not end this task, because only this task marks shards as up
+            except Exception:  # keep running despite the bug, because nothing else marks shards as up
                 logger.exception("gate failed")
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _probe(self, server: ServerAddress) -> None:
-        """Marks a shard as up if it can run the script. The script is run without records, so it changes nothing.
+        """Runs the script without records, which changes nothing, and marks the shard as up if that succeeds.
 
-        PING is not sufficient, because it succeeds even if the shard rejects writes during a failover.
+        PING is not enough, because it succeeds even if the shard rejects writes during a failover.
         """
         with contextlib.suppress(Unavailable):
             async with time_limit(SLOTS_TIMEOUT):
@@ -286,7 +286,7 @@ def owners_in(shards: Sequence[Any], asked_host: str) -> list[ServerAddress | No
 
 
 def _host(named: str, asked_host: str) -> str:
-    """Returns the host named in a reply. If the server does not know its own address, returns `asked_host`."""
+    """Returns the host named in a reply, or `asked_host` if the server does not know its own address."""
     return asked_host if named in ("", "?") else named
 
 

@@ -1,4 +1,4 @@
-"""Links to Redis: the protocol, and the link to a single server or to the primary that Sentinels report.
+"""Links to Redis: the interface, and the link to a single server or to the primary that Sentinels report.
 
 redis-py connects and authenticates. This module decides which commands to send and when to reconnect.
 """
@@ -16,7 +16,7 @@ from petstore.gate import redis_script as script
 from petstore.gate.redis_script import Command, ScriptCall, ScriptReply
 from petstore.timeouts import CLIENT
 
-SCAN_COUNT = 1_000  # how many names one SCAN command checks
+SCAN_COUNT = 1_000  # names to check per SCAN command
 # OSError includes TimeoutError. IncompleteReadError means that the server closed the connection during a reply.
 DRIVER_ERRORS = (RedisError, OSError, asyncio.IncompleteReadError)
 
@@ -30,10 +30,10 @@ class Link(Protocol):
     async def run_script(
         self, now: str, bans: Sequence[int], announced: int, calls: Sequence[ScriptCall]
     ) -> ScriptReply:
-        """Runs one batch. On a new connection, announces all changes, because the server may have old versions."""
+        """Runs one batch. On a new connection, announces all changes, in case the server's versions are out of date."""
 
     def names(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Yields the names of the records that match the pattern, in batches. A name may appear twice."""
+        """Yields the names of records that match the pattern, in batches. A name can appear more than once."""
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Sends the commands and returns their replies. The second word of each command must be a record's name."""
@@ -44,7 +44,7 @@ class Link(Protocol):
 def unavailable(error: Exception) -> Unavailable:
     """Converts redis-py errors and network errors to Unavailable.
 
-    Any other error is a bug. It is raised unchanged, so that it is logged with a traceback and the client gets a 500.
+    Any other error is a bug and is raised unchanged, so that it is logged with a traceback and the client gets a 500.
     """
     if isinstance(error, Unavailable):
         return error
@@ -100,7 +100,7 @@ class SingleLink:
         return [await self._checked(reply) for reply in await self.replies(commands)]
 
     async def servers(self) -> "dict[str, SingleLink]":
-        """Returns a link to each server that stores records, with the name to show for that server in messages."""
+        """Returns the links to all servers that store records, keyed by the names that messages use for them."""
         return {"Redis": self}
 
     @property
@@ -115,8 +115,8 @@ class SingleLink:
     async def replies(self, commands: Sequence[Command], if_new: IfNew | None = None) -> list[Any]:
         """Sends the commands together and returns their replies. Error replies are returned, not raised.
 
-        If the script has not been run on this connection yet, sends the commands that `if_new` returns instead, because
-        the server may not have the newest versions after a failover. Raises Unavailable if the connection fails.
+        On a connection that has not run the script yet, sends the commands from `if_new` in place of `commands`,
+        because the server's versions might be out of date after a failover. Raises Unavailable if the connection fails.
         """
         async with self._lock:
             try:
@@ -145,7 +145,7 @@ class SingleLink:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """Returns the reply. If it is an error, raises Unavailable, and disconnects in case the primary has changed."""
+        """Returns the reply. If it is an error, disconnects, in case the primary changed, and raises Unavailable."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -192,11 +192,11 @@ class Sentinels:
         self._service = service
 
     async def find_primary(self) -> ServerAddress:
-        """Asks one Sentinel after another for the primary's address. Starts with the last Sentinel that reported it.
+        """Asks one Sentinel after another for the primary's address, starting with the Sentinel that last reported it.
 
-        Raises Unavailable if no Sentinel reports a primary that is up.
+        Raises Unavailable if no Sentinel reports that the primary is up.
         """
-        cause = "it is down"
+        cause = "the primary is down"
         for link in list(self._links):
             try:
                 async with time_limit(CLIENT.gate_sentinel):
@@ -209,7 +209,7 @@ class Sentinels:
             if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
                 self._links.sort(key=lambda each: each is not link)
                 return found[b"ip"].decode(), int(found[b"port"])
-        raise Unavailable(f"no Sentinel reports a primary for {self._service} that is up: {cause}")
+        raise Unavailable(f"no Sentinel reports a working primary for {self._service}: {cause}")
 
     async def close(self) -> None:
         for link in self._links:

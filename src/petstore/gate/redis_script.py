@@ -18,7 +18,7 @@ from petstore.rate_limits import Decision, Outcome, Window, Windows
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, ...]  # all versions, in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # a decision's outcome, window, limit, remaining, reset and wait
-# The versions, and a result for each call. If a Cluster's shard fails, each of its calls results in Unavailable.
+# The versions, and a result for each call, which is Unavailable if the call's shard in a Redis Cluster failed.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()
@@ -37,7 +37,7 @@ VERSIONS_RECORD = f"{PREFIX}versions"
 VERSION_NUMBER: dict[tuple[Environment, Change], int] = {
     name: number for number, name in enumerate(itertools.product(ENVIRONMENTS, CHANGES))
 }
-ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bit mask with one bit for each version
+ALL_CHANGES = (1 << len(VERSION_NUMBER)) - 1  # a bitmask with one bit for each version
 
 _versions = struct.Struct(f"<{len(VERSION_NUMBER)}q")
 _call = struct.Struct("<5q")
@@ -112,5 +112,5 @@ def is_outdated(call: ScriptCall, versions: Versions) -> bool:
 
 
 def put_command(key_id: str, w: Windows) -> Command:
-    """Returns the command that replaces the windows in a key's record without changing its counts."""
+    """Returns the command that replaces the windows in a key's record but keeps its counts."""
     return ("SETRANGE", key_record(key_id), 0, pack_windows(w))

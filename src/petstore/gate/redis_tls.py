@@ -1,4 +1,4 @@
-"""TLS for connections to Redis. A link's connections share one SSL context, which is created from the URL's options."""
+"""TLS for connections to Redis. All connections of a link share an SSL context, created from the URL's options."""
 
 import os
 import ssl
@@ -27,7 +27,7 @@ class TlsConnection(SSLConnection):
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     """Creates an SSL context from the `ssl_*` options in a URL. Raises ValueError.
 
-    If the options specify a CA, only that CA is trusted. redis-py would trust the system's CAs as well.
+    If the options specify a CA, only that CA is trusted. By default, redis-py would also trust the system's CAs.
     """
     for name in PATHS:
         if name in options and not os.access(options[name], os.R_OK):

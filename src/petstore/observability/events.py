@@ -24,7 +24,7 @@ EVENTS = {
     ),
     "internal error": LogEvent("A request failed because of a bug; see `trace` and `request`.", BUG),
     "data readable by others": LogEvent(
-        "On startup, other users had permissions for the files in `paths`.", "Run the command in `hint`."
+        "On startup, other users had access to the files in `paths`.", "Run the command in `hint`."
     ),
     "store opening": LogEvent(
         "Startup is waiting, because this node or another node is upgrading the schema.",

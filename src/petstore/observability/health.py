@@ -16,7 +16,7 @@ _METRICS = {
 
 
 class Health:
-    """The health of the store or the gate. `labels` are used in metrics and log lines."""
+    """The health of the store or the gate. `labels` appear in metrics and log lines."""
 
     def __init__(self, part: Literal["store", "gate"], *labels: str) -> None:
         self.down = False
@@ -34,7 +34,7 @@ class Health:
         self._errors.add(*self._labels)
 
     def failed(self, cause: object) -> None:
-        """Counts a failed call and starts an outage unless one is in progress."""
+        """Counts a failed call, and starts an outage unless one has already begun."""
         self._errors.add(*self._labels)
         self._failed = time.monotonic()
         if not self.down:
@@ -45,7 +45,7 @@ class Health:
             event(logging.ERROR, f"{self._part} down", **self._fields(), cause=str(cause))
 
     def worked(self, *, surely: bool = False) -> None:
-        """Called after a successful call. Ends the outage if `surely` is true or no call has failed recently."""
+        """Called after a successful call. Ends an outage if `surely` is true or no call has failed recently."""
         now = time.monotonic()
         if self.down and (surely or now - self._failed >= STEADY):
             self.down = False

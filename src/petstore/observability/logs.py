@@ -17,7 +17,7 @@ logger.addHandler(logging.NullHandler())  # only servers write logs; other comma
 
 
 def event(level: int, name: str, **fields: Any) -> None:
-    """Logs one event. Fields must not contain secrets, so use key ids to identify keys."""
+    """Logs one event. Fields must not contain secrets, so identify keys by their ids."""
     logger.log(level, name, extra={"fields": fields})
 
 
@@ -37,13 +37,13 @@ class Throttled:
     `now` is a time.monotonic() value.
     """
 
-    # How many causes to track. There can be many different causes, for example if they contain port numbers.
+    # The number of causes to track. There can be many causes, for example if they contain port numbers.
     CAUSES_MAX = 100
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._silent_until: dict[str, float] = {}
-        # For each cause, the number of withheld events and the last event's fields.
+        # For each cause, the number of suppressed events, and the fields of the last one.
         self._withheld: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def event(self, now: float, cause: str, **fields: Any) -> None:
@@ -56,7 +56,7 @@ class Throttled:
             self._log(now, cause, withheld, fields)
 
     def flush(self, now: float) -> None:
-        """Logs withheld events whose cause was last logged at least a second ago. Called once a second."""
+        """Logs suppressed events for each cause that was last logged at least a second ago. Called once a second."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
             if cause in self._withheld:
@@ -94,7 +94,7 @@ class Readable(logging.Formatter):
 
 
 def configure() -> None:
-    """Sends Petstore's events and libraries' warnings to standard error in the same format."""
+    """Logs Petstore's events and libraries' warnings to standard error in the same format."""
     handler = logging.StreamHandler()
     handler.setFormatter(Readable() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

@@ -1,4 +1,4 @@
-"""Defines the metrics. Components update plain numbers, which each worker passes to prometheus-client once a second.
+"""Defines the metrics. Components update plain numbers, which each worker passes to prometheus-client every second.
 
 Each process has its own numbers and updates them only in the event loop's thread, so they need no locks.
 docs/reference/metrics.md is generated from this file.
@@ -40,7 +40,7 @@ class Counter(Metric[float]):
 class Gauge(Metric[float]):
     """A number that can go up and down. `mode` determines how the running workers' values are merged.
 
-    A gauge with the mode `node` describes the whole node. Its value is set before each scrape.
+    A gauge with the mode `node` describes the whole node, and is set before each scrape.
     """
 
     kind = "gauge"
@@ -103,7 +103,7 @@ ADMISSIONS = Counter(
     "environment", "subject", "outcome",
 )  # fmt: skip
 PAGE_CACHE = Counter(
-    "petstore_page_cache_total", "Lists served from memory (hit) or read from the store (miss).",
+    "petstore_page_cache_total", "Pages served from memory (hit) or read from the store (miss).",
     "environment", "result",
 )  # fmt: skip
 REJECTED = Counter(
@@ -156,7 +156,7 @@ WAL_BYTES = Gauge(
     mode="node",
 )  # fmt: skip
 
-GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls to the gate. A call may contain several decisions.")
+GATE_ERRORS = Counter("petstore_gate_errors_total", "Failed calls to the gate. A call can contain several decisions.")
 GATE_OUTAGES = Counter("petstore_gate_outages_total", "How often the gate went down. Each worker counts separately.")
 GATE_DOWN = Gauge("petstore_gate_down", "Workers that cannot reach the gate.")
 GATE_BATCH = Histogram("petstore_gate_batch_size", "Requests per call to Redis.", _SIZES)
@@ -197,6 +197,6 @@ METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
 
 
 def reset() -> None:
-    """Clears all numbers, so that a new worker does not report numbers inherited from its parent process."""
+    """Clears all numbers, so that a new worker does not report those that it inherited from its parent process."""
     for metric in METRICS:
         metric.cells.clear()

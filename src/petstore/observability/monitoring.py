@@ -14,7 +14,7 @@ from petstore.observability.logs import bugs_logged, event
 
 class Monitoring:
     def __init__(self, directory: Path, measure_node: Callable[[], None]) -> None:
-        """`measure_node` updates the gauges that describe the node. It is called in a thread during each scrape."""
+        """`measure_node` updates the gauges that describe the node. Each scrape calls it in a thread."""
         metrics.reset()
         metrics.WORKERS.set(1)
         metrics.WORKER_STARTS.add()

@@ -1,8 +1,8 @@
 """Merges the metrics of a node's workers, using prometheus-client's multiprocess mode.
 
-Each running worker locks a numbered slot, and prometheus-client uses the slot number instead of a process id. When a
-worker dies, a new worker takes over its slot and continues its counters. As a result, counters never decrease while the
-service runs, and the number of files depends only on the number of concurrent workers.
+Each running worker locks a numbered slot, whose number prometheus-client uses in place of a process id. When a worker
+dies, a new worker takes over its slot and continues its counters. Counters therefore never decrease while the service
+runs, and the number of files depends only on how many workers run at the same time.
 
 prometheus_client is imported on demand, because importing it is slow.
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-# The files in each slot and their sizes, which are large enough for all combinations of labels. Disk space for them is
-# allocated on startup, because prometheus-client maps them into memory, and writing to an unallocated page on a full
-# disk would kill the worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
+# The files in each slot and their sizes, which are large enough for all combinations of labels. Their disk space is
+# allocated on startup, because prometheus-client maps the files into memory, and a write to an unallocated page would
+# kill the worker when the disk is full. Counters take about 100 KiB per operation, and histograms about 6 KiB.
 _OPERATIONS = len(COUNTED) + 1  # including `site`
 SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
-LOCK = "lock"  # all running workers hold a shared lock on this file
+LOCK = "lock"  # each running worker holds a shared lock on this file
 
 _NODE_GAUGES = [metric for metric in METRICS if isinstance(metric, Gauge) and metric.mode == "node"]
 _WORKER_METRICS = [metric for metric in METRICS if metric not in _NODE_GAUGES]
@@ -66,9 +66,8 @@ class WorkerMetrics:
     def write(self) -> None:
         """Writes all metrics.
 
-        Bypasses prometheus-client's Counter, Gauge and Histogram, and uses the value class they are built on, with the
-        same names and files. A Histogram accepts only one observation at a time, which would add a microsecond to each
-        request.
+        Bypasses prometheus-client's Counter, Gauge and Histogram, and uses their underlying value class with the same
+        names and files. A Histogram accepts only one observation at a time, which would add 1 µs to each request.
         """
         for metric in _WORKER_METRICS:
             for name, labels, number in metric.take():
@@ -88,7 +87,7 @@ class WorkerMetrics:
         return self._value_class(metric.kind, family, name, label_names, labels, metric.about, multiprocess_mode=mode)
 
     def close(self) -> None:
-        """Writes all metrics and removes this worker's gauges. Its counters are still included in the totals."""
+        """Writes all metrics and removes this worker's gauges. Its counters remain in the totals."""
         from prometheus_client.multiprocess import mark_process_dead
 
         self.write()
@@ -98,7 +97,7 @@ class WorkerMetrics:
 
 
 def last_heartbeat(directory: Path) -> float | None:
-    """Returns the time of the latest heartbeat from any worker in Unix seconds, or None.
+    """Returns the time of the latest heartbeat from any worker, in Unix seconds, or None if there was none.
 
     Workers send a heartbeat every second.
     """
@@ -106,7 +105,7 @@ def last_heartbeat(directory: Path) -> float | None:
         return None
     times: list[float] = []
     for path in directory.glob("*.lock"):
-        with contextlib.suppress(FileNotFoundError):  # a starting service may have removed the file
+        with contextlib.suppress(FileNotFoundError):  # a service that is starting may have removed the file
             times.append(path.stat().st_mtime)
     return max(times, default=None)
 
@@ -137,7 +136,7 @@ def merged(directory: Path) -> "CollectorRegistry":
     registry.register(_NodeGauges())
     if is_directory(directory):
         for path in directory.glob("*.lock"):
-            # Remove killed workers' gauges while holding the slot's lock, so that no new worker can take the slot.
+            # Remove a killed worker's gauges while holding its slot's lock, so that no new worker can take the slot.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 mark_process_dead(path.stem, directory)  # type: ignore[no-untyped-call]  # not annotated
         MultiProcessCollector(registry, directory)  # type: ignore[no-untyped-call]  # not annotated

@@ -20,7 +20,7 @@ logger = logging.getLogger("petstore")
 
 
 class AsgiResponse(NamedTuple):
-    """A response from the application. If `stream` is set, `headers` includes the content length."""
+    """A response from the application. If `stream` is set, `headers` must include the content length."""
 
     status: int
     headers: str
@@ -107,14 +107,14 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # drop the part, and let other tasks run in case the application keeps sending
+                await asyncio.sleep(0)  # drop the part, and let other tasks run if the application keeps sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:
                 self._over.set()
 
     async def end(self) -> None:
-        """Ends the exchange. Called when the application returns, even if its response is incomplete."""
+        """Ends the exchange. Called when the application returns, whether or not its response is complete."""
         if not self._over.is_set():
             await self._parts.put(None)
             self._over.set()

@@ -1,4 +1,4 @@
-"""Streams request bodies, which are chunked or have a content length. The application must limit their size."""
+"""Streams request bodies that are chunked or have a content length. The application must limit their size."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from petstore.errors import BodyTooLarge
 BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
 CHUNK_LINE_MAX = 4 * 1024  # maximum bytes in a chunk size line (including extensions) or a trailer line
 CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all chunk size lines and trailer lines of a body
-CHUNKS_MAX = 8_192  # maximum chunks per body, because even a short chunk takes about a microsecond to decode
+CHUNKS_MAX = 8_192  # maximum chunks per body, because even a short chunk takes about 1 µs to decode
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SIZE = rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?"  # with extensions
@@ -32,7 +32,7 @@ class BrokenOff(ConnectionError):
 
 class BodySource(Protocol):
     def update_reading(self) -> None:
-        """Called when a body's buffer becomes full, and again when the application has emptied the buffer."""
+        """Called when a body's buffer fills up, and again when the application has emptied it."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -46,7 +46,7 @@ class BodyStream:
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # a list of many small parts could use 40 times as much memory
+        self._parts = bytearray()  # a list of many small parts could use 40 times the memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes that the application has read
         self._broken = False
@@ -54,7 +54,7 @@ class BodyStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether the connection must stop reading until the application has read the buffer."""
+        """Whether the connection must stop reading until the application empties the buffer."""
         return len(self._parts) > BUFFER_MAX and not self.complete
 
     @property
@@ -133,7 +133,7 @@ class ChunkedDecoder:
         self._pending = b""  # an incomplete line
         self._left = 0  # bytes left in the current chunk, excluding its line end
         self._needs_line_end = False
-        self._trailers: int | None = None  # the number of trailers so far; None until the last chunk has arrived
+        self._trailers: int | None = None  # trailers received so far; None until the last chunk has arrived
         self._chunks = 0
         self._overhead = 0
 
@@ -176,7 +176,7 @@ class ChunkedDecoder:
     def _read_whole_chunks(self, data: bytes, position: int, decoded: list[bytes]) -> int:
         """Reads complete chunks and returns the position after the last one. Raises Malformed if a limit is exceeded.
 
-        This is twice as fast as reading the size, data and line end of each chunk in separate steps.
+        This is twice as fast as reading each chunk's size, data and line end in separate steps.
         """
         while (line := _CHUNK_LINE(data, position)) is not None:
             start = line.end()

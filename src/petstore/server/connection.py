@@ -23,10 +23,10 @@ HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
 WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes every WRITE_TIMEOUT seconds
 WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
-PART_MAX = 32 * 1024  # maximum body bytes per write
-LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits in seconds and bytes on data that arrives after the last response
-UNKNOWN_PEER = "unknown"  # used if the connection was reset before the client's address could be read
-LARGE = 16 * 1024  # smaller bodies are copied into one buffer with the headers; larger ones are written separately
+PART_MAX = 32 * 1024  # maximum bytes of a body per write
+LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits, in seconds and bytes, on reading after the last response
+UNKNOWN_PEER = "unknown"  # used if the connection is reset before the client's address can be read
+LARGE = 16 * 1024  # smaller bodies are copied and sent with the headers; larger ones are written separately
 CLOSING = (408, 413)  # statuses after which the connection closes instead of reading the rest of the body
 CONNECTION_COST = 16 * 1024  # estimated bytes of memory for a connection with up to three small requests
 UNCOUNTED_MAX = 4 * 1024  # requests up to this size are not counted, because CONNECTION_COST includes them
@@ -47,13 +47,13 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task awaits this future between requests
         self._write_paused = False  # whether writing has paused because the client is not reading its responses
-        self._lingers = False  # whether the last response has been sent, so that any further data is discarded
+        self._lingers = False  # whether the last response has been sent and further data is discarded
         self._writable: asyncio.Future[None] | None = None  # streaming awaits this future while writing is paused
         self._written = 0  # bytes of responses written so far
         self._taken = 0  # bytes that the client had read at `_taken_at`
         self._taken_at = server.now
         self._bytes_after_end = 0  # bytes received after the last request
-        self.since = server.now  # when the current state (idle, receiving headers, writing paused or lingering) began
+        self.since = server.now  # when the current state began: idle, receiving headers, writing paused or lingering
         self.peer = ""
         self.group: Hashable = None  # the group that the client's address belongs to
         # Estimated bytes of memory: `cost` is the amount for an idle connection, and `held` is the current amount.
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._task = None  # break a reference cycle between the task, the reader and this object
 
     def eof_received(self) -> bool:
-        """Keeps the connection open if requests are pending. A client that has stopped sending may still be reading."""
+        """Keeps the connection open if requests are pending, because the client may still be reading."""
         self._messages.end()
         return self._in_flight is not None or self._rejecting or bool(self._messages.waiting)
 
@@ -166,8 +166,8 @@ class Connection(asyncio.Protocol):
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream
-            # If the body was not read completely, close the connection. Otherwise, the rest of the body would be
-            # mistaken for the next request.
+            # Close the connection if the body was not read completely, or the rest of it would be mistaken for the next
+            # request.
             complete = stream is None or stream.complete
             stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
             if messages.over and not messages.waiting and messages.rejected is None:
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)  # a client that pipelines many requests must not delay other clients
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Aborts the connection if its task failed because of a bug. Otherwise, the client would wait forever."""
+        """Aborts the connection if a bug made its task fail. Otherwise, the client would wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("internal error", exc_info=error)
             self._transport.abort()
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
                     while self._write_paused and not self._transport.is_closing():  # `sweep` enforces WRITE_TIMEOUT
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # abort, or the client would mistake the next response for the rest of this body
+        except BrokenOff:  # abort, or the client would read the next response as the rest of this body
             self._transport.abort()
             return False
         finally:
@@ -269,8 +269,8 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Closes the connection.
 
-        If the client is still sending, gives it time to read the response. Closing immediately would reset the
-        connection, and the client might lose the response.
+        If the client is still sending, gives it time to read the response first, because closing immediately would
+        reset the connection and the client might lose the response.
         """
         messages = self._messages
         sends_on = messages.within_body or messages.sends_on

@@ -14,10 +14,10 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
-MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's connections together
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if MEMORY_MAX is exceeded, connections are closed until memory use falls to this
+MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all connections of a worker
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # above MEMORY_MAX, connections are closed until memory use falls to this
 TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
-HANDSHAKES_TIMEOUT = 2.0  # seconds to wait on shutdown for TLS handshakes in progress
+HANDSHAKES_TIMEOUT = 2.0  # on shutdown, seconds to wait for TLS handshakes in progress
 
 
 class Response(Protocol):
@@ -34,7 +34,7 @@ class Response(Protocol):
 
     @property
     def stream(self) -> AsyncIterator[bytes] | None:
-        """The parts of the body, or None to send `body` instead. If set, `headers` must include the content length."""
+        """The parts of the body, or None to send `body`. With a stream, `headers` must include the content length."""
 
 
 class Application(Protocol):
@@ -59,8 +59,8 @@ class HttpServer:
     ) -> None:
         """`fields` are the header fields that the application reads. None means all fields.
 
-        `is_exempt` says whether an address, such as a trusted proxy's, may open any number of connections. `group_of`
-        maps an address to a group, such as its network. Addresses in the same group share one connection limit.
+        `group_of` maps an address to a group, such as its network, whose addresses share one connection limit.
+        `is_exempt` says whether that limit does not apply to an address, such as a trusted proxy's.
         """
         self.app = app
         self.field_names = FieldNames(fields)
@@ -72,7 +72,7 @@ class HttpServer:
         self._is_exempt = is_exempt
         self._group_of = group_of
         self._of_address: Counter[Hashable] = Counter()
-        self.held = 0  # bytes of memory that all connections use
+        self.held = 0  # bytes of memory that all connections use together
         self._refusals = Throttled("connection refused")
         loop = asyncio.get_running_loop()
         self.create_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = loop.create_task
@@ -165,7 +165,7 @@ class HttpServer:
             connection.sweep(self.now)
 
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
-        """Closes idle connections after `idle` seconds, and other connections once they have sent their responses.
+        """Closes idle connections after `idle` seconds, and other connections after they have sent their responses.
 
         Returns when all connections are closed or `limit` seconds have passed, whichever comes first.
         """

@@ -1,7 +1,7 @@
 """Parses the bytes received on a connection into HTTP/1.1 requests.
 
-The head of a request is its request line and its header fields. llhttp, used through httptools, validates and parses
-heads. This module finds the end of each head and body, and checks the size of a head before llhttp parses it.
+The head of a request consists of its request line and its header fields. This module finds the end of each head and
+body, and checks the size of a head. Then llhttp, called through httptools, validates and parses the head.
 """
 
 import re
@@ -18,17 +18,17 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # bytes; while an incomplete head is at most this long, its method is checked whenever data arrives
+METHOD_MAX = 64  # bytes; until an incomplete head is longer, its method is checked whenever data arrives
 HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot contain too many fields (each takes at least four bytes)
 EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
 PIPELINE_MAX = 2  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_MAX = 300  # characters; a host name has at most 253, and a port may follow
+HOST_MAX = 300  # characters; a host name has at most 253, and a port can follow
 CONNECTION_MAX = 256  # characters in the Connection field; a longer value is treated as `close`
 LENGTH_MAX = 20  # maximum digits in Content-Length; int() would raise ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
-# The fields that the server itself needs. The application specifies which other fields it needs.
+# The fields that the server itself needs. The application specifies any others.
 FRAMING_FIELDS = frozenset({"host", "connection", "content-length", "transfer-encoding", "expect"})
 METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
@@ -85,7 +85,7 @@ class FieldNames:
 
 
 class HeadReader:
-    """Parses the request heads that arrive on one connection. Each head must be complete."""
+    """Parses the complete request heads that arrive on one connection."""
 
     __slots__ = ("_fields", "_known", "_names", "_parser")
 
@@ -132,7 +132,7 @@ class HeadReader:
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # upgrades are not supported, so handle this like any other request
+            self._parser = None  # upgrades are not supported, so treat this like any other request
         except httptools.HttpParserError:
             raise Malformed(400) from None
         fields, self._fields = self._fields, {}
@@ -176,7 +176,8 @@ def _asks_to_close(connection: str) -> bool:
 def _length(fields: dict[str, str]) -> int:
     """Returns the length of the body, or -1 if it is chunked. Raises Malformed for any other transfer coding.
 
-    llhttp has already rejected requests with several lengths, and requests with both a length and a transfer coding.
+    llhttp has already rejected requests with several Content-Length fields, or with both Content-Length and
+    Transfer-Encoding.
     """
     coding = fields.get("transfer-encoding")
     if coding is None:
@@ -211,7 +212,7 @@ class MessageReader:
 
     def __init__(self, source: Source, names: FieldNames) -> None:
         self.waiting: deque[RequestMessage] = deque()  # requests waiting to be handled, in order
-        self.rejected: int | None = None  # the HTTP status of the response to an invalid message, if there is one
+        self.rejected: int | None = None  # the HTTP status with which to reject an invalid message, or None
         self.rejects_head = False  # whether the invalid message is a HEAD request
         self.over = False  # whether reading has ended
         self.sends_on = False  # whether the client has sent more data since reading ended
@@ -223,7 +224,7 @@ class MessageReader:
         self.received = 0  # bytes received since the last response
         self._started = 0.0
         self._empty_bytes = 0  # bytes of empty lines received since the last request
-        self._is_last = False  # whether the request whose body is arriving is the last one on this connection
+        self._is_last = False  # whether the body that is arriving belongs to the last request on this connection
 
     @property
     def within_head(self) -> bool:
@@ -246,7 +247,7 @@ class MessageReader:
         return len(self._unread) + sum(each.held for each in self.waiting)
 
     def feed(self, data: bytes, now: float) -> None:
-        """Parses data into requests, but stops while too many are waiting. `now` is a value of time.perf_counter."""
+        """Parses data into requests, but pauses while too many are waiting. `now` is a time.perf_counter() value."""
         self.received += len(data)
         try:
             if not self._unread:
@@ -347,8 +348,8 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    If new data does not end a line, this is the only check. Otherwise, a client that sends single bytes would cause all
-    checks to run for every byte, which takes 50 µs.
+    This is the only check on new data that does not end a line. Running all checks takes 50 µs, which is too long to
+    repeat for every byte if a client sends single bytes.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

@@ -15,10 +15,10 @@ from petstore.server.sockets import BACKLOG, Sockets
 from petstore.server.tls import TlsTransport
 from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
-ACCEPT_TURNS = 500  # iterations of the event loop after a stop signal, each of which accepts one pending connection
+ACCEPT_TURNS = 500  # event loop iterations after a stop signal, each of which accepts one pending connection per socket
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # longer than the interval at which the main process repeats COVER
-RETIRE_IDLE = 10.0  # seconds after a reload before idle connections are closed
+COVER_SECONDS = 2 * PAUSE_MAX  # longer than the main process waits before it repeats COVER
+RETIRE_IDLE = 10.0  # seconds to keep idle connections open after a reload
 
 
 async def serve_connections(

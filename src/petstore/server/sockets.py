@@ -11,13 +11,13 @@ KERNEL_BUFFER = 128 * 1024  # bytes in each direction; by default, the kernel's 
 FIRST_ACTIVATED = 3  # the first file descriptor that systemd passes
 
 Sockets = list[socket.socket]
-Address = tuple[str, int | None]  # (host, port) or, for a Unix socket, (`unix:` and the path, None)
+Address = tuple[str, int | None]  # (host, port), or ("unix:" + path, None) for a Unix socket
 
 
 def check_port(host: str, port: int) -> None:
     """Raises OperatorError if the port is in use.
 
-    Because of SO_REUSEPORT, a second service on the same port would start without an error and receive half of the
+    Without this check, SO_REUSEPORT would let a second service start on the same port and receive half of the
     connections.
     """
     if not _activated():

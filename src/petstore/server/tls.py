@@ -1,7 +1,7 @@
 """TLS with bounded memory: creates the SSL context, and encrypts and decrypts a connection's data.
 
-asyncio's own TLS transport is not used, because it takes up to 546 KiB of memory for an idle connection, and because
-the write buffer size that it reports does not include bytes that its socket has not sent yet.
+asyncio's own TLS transport is not used for two reasons. It takes up to 546 KiB of memory for an idle connection, and
+the write buffer size that it reports does not include the bytes that its socket has not sent yet.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from petstore.server.connection import HEAD_TIMEOUT, Connection
 from petstore.server.http_server import HttpServer
 
 RECORD = 16 * 1024  # maximum bytes to encrypt at a time, because OpenSSL's buffers never shrink
-PIECE = 4 * 1024  # maximum bytes to decrypt at a time, for the same reason
+PIECE = 4 * 1024  # maximum bytes to decrypt at a time, because OpenSSL's buffers never shrink
 # For TLS 1.2, allow only ciphers with forward secrecy and authenticated encryption, as in Mozilla's "intermediate"
 # configuration.
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -157,7 +157,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # TLS
 
     def _decrypted(self, data: bytes) -> bytes:
-        """Decrypts data. If the handshake is not complete, continues it first.
+        """Decrypts data. Continues the handshake first if it is not complete.
 
         Raises SSLError if the data is not valid.
         """

@@ -14,7 +14,7 @@ from petstore.observability.logs import event
 from petstore.server.sockets import Sockets
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to drain its connections within RETIRE_TIMEOUT and then exit
+RETIRE = signal.SIGUSR1  # tells a worker to drain its connections, for at most RETIRE_TIMEOUT seconds, and then exit
 COVER = signal.SIGUSR2  # tells a worker to temporarily accept connections on other workers' sockets
 
 CRASHES_MAX = 5
@@ -72,7 +72,7 @@ def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> No
 class Restarts:
     """Decides when to restart a worker that died: immediately or, if it crashed on startup, with exponential backoff.
 
-    Each worker has a slot, which its successor takes over. `now` is a value of time.monotonic.
+    Each worker has a slot, which its successor takes over. `now` is a time.monotonic() value.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ POLL = 0.02  # seconds between checks while a worker is starting
 
 
 def default_count() -> int:
-    """Returns the number of cores that this process's CPU affinity and cgroup quota allow, but at most 8."""
+    """Returns the number of cores that this process's CPU affinity and cgroup quota allow, up to 8."""
     cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -48,7 +48,7 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests` are digests of the workers' settings. A reload's trial start compares them with its own.
+        """`digests` are digests of the workers' settings. The trial start of a reload compares them with its own.
 
         Raises OperatorError if the listening sockets cannot be opened.
         """
@@ -227,7 +227,7 @@ class Supervisor:
         if self._stopping:
             event(logging.WARNING, "reload ignored", cause="the service is stopping")
             return
-        if self._is_reloading:  # the reload in progress may have read the files before they changed
+        if self._is_reloading:  # the reload in progress may have read the files before the latest change
             if not self._reload_again:
                 event(logging.INFO, "reload queued")
             self._reload_again = True
@@ -285,7 +285,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
-        self._retire(ready)  # let them finish, because they may have accepted requests
+        self._retire(ready)  # they may have accepted requests, so let them finish
         self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():
