@@ -73,7 +73,7 @@ def decoded_array(text: str) -> list[object] | None:
         ("[{},\n,{}]", 2, "a value is missing"),
         ("[]\n\n[]", 3, "there is text after the closing ]"),
         ("[{}],", 1, "there is text after the closing ]"),
-        ("[1,\n\n{" + "x" * ELEMENT_MAX, 3, "a value is longer than 64 KiB, or a bracket or a quote is not closed"),
+        ("[1,\n\n{" + "x" * ELEMENT_MAX, 3, "a value is longer than 64 KiB, or a bracket or quote is not closed"),
         ('[1,\n"' + "\n" * ELEMENT_MAX + '"]', 2, "a value is longer than 64 KiB"),
     ],
 )

@@ -197,7 +197,7 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     for pet_id, reason in (
         ("2", "animal 2 has not been removed from live"),
         ("3", f"animal 3 was removed when {added['import']} was undone; to get it back, import x.csv again"),
-        ("98", "there is no removed animal 98 in live"),
+        ("98", "there is no removed animal with the id 98 in live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
     assert "in staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")
@@ -322,7 +322,7 @@ def exported(petstore: Commands, file: Path) -> str:
         (["1", "--added-by", "ada"], "--added-by cannot be combined with ids"),
         (["1", "--since", "2026-11-18"], "--since, --until and --also-edited require --added-by"),
         (["--also-edited"], "--since, --until and --also-edited require --added-by"),
-        (["--added-by", "bob"], "bob is not the id of a key or an import, or the name of an operator"),
+        (["--added-by", "bob"], "bob is not the id of a key, nor an import or operator that has added animals to live"),
         (
             ["--added-by", "ada", "--since", "2030-01-01"],
             "there are no animals added by ada since 2030-01-01 00:00:00Z",

@@ -12,7 +12,7 @@ def test_empty_pages_name_the_next_step(tmp_path: Path) -> None:
     with running_console(Server(tmp_path / "data")) as own:
         client = own.client()
         client.get(own.link)
-        assert "Add one above, import a file" in text_of(client.get("/live/animals"))
+        assert "Add one above or import a file" in text_of(client.get("/live/animals"))
         assert "Create the first" in text_of(client.get("/live/keys"))
         assert "No keys are banned in live" in text_of(client.get("/live/bans"))
         assert "There are no entries in staging yet" in text_of(client.get("/staging/audit"))

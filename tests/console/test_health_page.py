@@ -48,7 +48,7 @@ def test_without_a_service_the_page_says_so(tmp_path: Path) -> None:
     with running_console(Server(tmp_path / "data")) as console:
         client = console.client()
         client.get(console.link)
-        assert wait_for(lambda: "No workers are running on this node" in text_of(client.get("/live/health")))
+        assert wait_for(lambda: "No workers on this node" in text_of(client.get("/live/health")))
 
 
 def test_latency_is_that_of_the_requests_between_two_readings() -> None:

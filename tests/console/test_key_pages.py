@@ -136,7 +136,7 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient, n
     name = new_name()
     token = operator.console.add_operator(name)
     of_operator = operator.post("/live/keys/identify", secret=token)
-    assert f"This token belongs to operator {name}. It is not a key's secret." in text_of(of_operator)
+    assert f"This is operator {name}'s token, not a key's secret." in text_of(of_operator)
     assert token not in of_operator.text
     assert operator.get(f"/live/keys/identify?secret={secret}").text.count("belongs to") == 0
 
@@ -145,7 +145,7 @@ def test_a_rotated_secret_that_has_ended_is_identified_as_such(operator: Console
     key_id, secret = operator.create_key()
     operator.submit(f"/live/keys/{key_id}/rotate", overlap="0s")
     page = text_of(operator.post("/live/keys/identify", secret=secret))
-    assert "rotated and no longer works" in page and "rotate the key" not in page
+    assert "The key was rotated, and this secret no longer works." in page and "rotate the key" not in page
     _, other = operator.create_key()
     assert "rotate the key" in text_of(operator.post("/live/keys/identify", secret=other))
 

@@ -38,7 +38,7 @@ def test_without_redis_the_console_shows_what_it_can(console: Console, redis: Re
         )
         assert "unknown" in text_of(operator.get(f"/staging/keys/{key.id}"))
         assert operator.get("/staging/overview").status_code == 200
-        assert "bans are unknown" in text_of(operator.get("/staging/bans"))
+        assert "the console cannot show bans" in text_of(operator.get("/staging/bans"))
     assert wait_for(lambda: cells(operator.get("/staging/keys"), "Today") == ["0 of 1,000,000"])
 
 
@@ -149,5 +149,5 @@ def test_a_job_that_lost_the_store_does_not_claim_to_know_its_result() -> None:
 
     job = asyncio.run(run())
     assert (job.state, job.result) == (
-        "failed", "The store did not respond. Check whether the change was made, then try again."
+        "failed", "The store or the gate did not respond. Check whether the change was made, then try again."
     )  # fmt: skip

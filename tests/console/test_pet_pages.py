@@ -271,7 +271,7 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     assert "3 animals were restored." in text_of(page)
     assert removals(operator.get(f"/live/audit?q={removal}")) == []
     again = operator.submit("/live/animals/restore", removal=removal)
-    assert f"all animals from {removal} have already been restored" in text_of(again)
+    assert f"all animals that {removal} removed have already been restored" in text_of(again)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(n) for n in (kept, *reversed(numbers))]
 
 
@@ -311,7 +311,7 @@ def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleCli
     operator.submit(f"/live/animals/{number}/remove")
     refused = text_of(operator.submit("/staging/animals/restore", id=str(number)))
     assert (
-        f"there is no removed animal {number} in staging" in refused
+        f"there is no removed animal with the id {number} in staging" in refused
         or f"animal {number} has not been removed from staging" in refused
     )
     assert operator.post("/live/animals/restore").status_code == 400

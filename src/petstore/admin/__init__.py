@@ -1,6 +1,6 @@
-"""Implements all operator actions in one environment, for the command line and the console.
+"""The actions that operators can perform in one environment, shared by the command line and the console.
 
-Each action writes an audit entry that names the operator. Changes take effect with the next request.
+Each change is recorded in an audit entry that names the operator, and takes effect with the next request.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from petstore.store import Store
 
 
 class Admin:
-    """Performs an operator's actions in one environment, with one class for each kind of data.
+    """One operator's actions in one environment, grouped by the kind of data that they change.
 
-    All methods raise OperatorError if the action is not possible, and Unavailable if the store does not respond.
+    All methods raise OperatorError if the action is not possible, and Unavailable if the store or the gate is down.
     """
 
     def __init__(self, store: Store, gate: Gate, actor: str, clock: Callable[[], float]) -> None:

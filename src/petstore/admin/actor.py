@@ -1,4 +1,4 @@
-"""Creates the audit entries of the operator who acts."""
+"""Creates audit entries for the operator who performs an action."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,5 +11,5 @@ class Actor(NamedTuple):
     clock: Callable[[], float]
 
     def new_entry(self, action: str, subject: str, detail: str = "") -> AuditEntry:
-        """Returns an audit entry for an action that happens now."""
+        """Returns an audit entry with the current time."""
         return AuditEntry(self.clock(), self.name, action, subject, detail)

@@ -1,4 +1,4 @@
-"""Creates bills. A bill lists how many requests were admitted for each key."""
+"""Creates bills. A bill lists the number of admitted requests for each key."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -16,7 +16,7 @@ CSV_COLUMNS = ["key", "name", "environment", "plan", "admitted", *BILLED]
 
 
 class BilledKey(NamedTuple):
-    """The number of requests that were admitted for one key. The counts in `operations` add up to `admitted`."""
+    """One key's admitted requests. `operations` counts them by operation, and `admitted` is the total."""
 
     key_id: str
     name: str
@@ -29,13 +29,13 @@ class BilledKey(NamedTuple):
         return self.operations.total()
 
     def csv_row(self) -> list[str | int]:
-        """Returns this key's values for CSV_COLUMNS."""
+        """Returns this key's row in the CSV file, in the order of CSV_COLUMNS."""
         about = (self.key_id, as_cell(self.name), self.environment, self.plan or "")
         return [*about, self.admitted, *(self.operations[each] for each in BILLED)]
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Returns the number of admitted requests for each key in an environment, highest first. Raises Unavailable."""
+    """Returns each key's admitted requests, with the busiest key first. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

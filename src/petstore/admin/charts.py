@@ -1,4 +1,4 @@
-"""Converts usage data to bars for the console's charts and the command line's sparklines."""
+"""Converts usage data into bars for the console's charts and the command line's sparklines."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 
 
 class Bars(NamedTuple):
-    """The number of requests in each bar of a chart, and the sums over all bars.
+    """The number of requests in each bar of a chart, and the totals for the whole chart.
 
-    `starts` contains the time when each bar begins. Each bar covers `seconds` seconds.
+    `starts` contains the start time of each bar. Each bar covers `seconds` seconds.
     """
 
     starts: list[int]
@@ -42,7 +42,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """Returns bars for each key's requests, either for one operation or for all operations. Raises Unavailable."""
+    """Returns bars for each key, which count its requests to one operation or to all operations. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}
@@ -52,7 +52,7 @@ async def key_bars(
 
 
 def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds: int) -> Bars:
-    """Groups usage rows into bars by their start times. Ignores rows before the first bar or after the last one."""
+    """Groups usage rows into bars by start time. Ignores rows that start before the first bar or after the last one."""
     bars: list[Counter[Measure]] = [Counter() for _ in starts]
     sums: Counter[Measure] = Counter()
     for start, measure, count in rows:
@@ -68,8 +68,8 @@ def bars_of(rows: Iterable[tuple[int, Measure, int]], starts: list[int], seconds
 def _responses(measures: Counter[Measure]) -> dict[ResponseClass, int]:
     """Returns the number of requests in each class.
 
-    A request can be admitted in one bar's interval and fail in the next one, so a bar may have more errors than
-    admitted requests. In that case, `ok` is 0 instead of negative.
+    A request can be admitted during one bar and fail during the next, so a bar can contain more errors than admitted
+    requests. In that case, `ok` is 0 rather than negative.
     """
     ok = max(0, measures["admitted"] - measures["client_error"] - measures["server_error"])
     return {

@@ -56,10 +56,10 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-# Animals are assigned to these categories in turn. Most of them are dogs or cats.
+# The categories of the animals, used in rotation. Most animals are dogs or cats.
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)
 
-# The share of a key's requests that each operation and measure accounts for. `admitted` includes errors.
+# Maps an operation and a measure to their share of a key's requests. The share of `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
 READS: Mix = {("listPets", "admitted"): 1.0}
 SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
@@ -67,7 +67,7 @@ ABUSIVE: Mix = {("listPets", "admitted"): 0.5, ("listPets", "refused"): 0.4, ("l
 
 
 class _Key(NamedTuple):
-    """A demo key. `age` is in days, and `per_hour` is the number of live requests in the busiest hour."""
+    """A demo key. `age` is in days. `per_hour` is the number of requests in the live environment's busiest hour."""
 
     name: str
     plan: Plan
@@ -103,7 +103,7 @@ def _keys() -> tuple[_Key, ...]:
 
 
 def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) -> Mix:
-    """Divides a share of the requests equally among these operations."""
+    """Divides a share of the requests evenly among these operations."""
     return {(name, measure): share / len(operations) for name in operations}
 
 
@@ -114,7 +114,7 @@ async def has_data(store: Store) -> bool:
 
 
 async def is_demo(store: Store) -> bool:
-    """Returns whether `fill` has run to completion on this store. Raises Unavailable."""
+    """Returns whether `fill` has finished filling this store. Raises Unavailable."""
     before, more = None, True
     while more:
         found, before, more = await store.audit.find(before=before, limit=1, actor=DEMO_ACTOR, action="create key")
@@ -124,7 +124,7 @@ async def is_demo(store: Store) -> bool:
 
 
 async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> dict[Environment, str]:
-    """Adds demo data to both environments. Returns a new key's secret for each environment. Raises Unavailable."""
+    """Adds demo data to both environments. Returns one new key's secret for each environment. Raises Unavailable."""
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
@@ -132,7 +132,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
             return Admin(store, gate, actor, lambda: now - days_ago * DAY)
 
-        # Run actions in chronological order, because the audit log lists entries in the order they were written.
+        # Perform actions chronologically, because the audit log lists entries in the order in which they are written.
         ids = await _add_keys(admin, keys)
         await _add_animals(admin, ANIMALS[environment])
         await admin(0.3).keys.suspend(ids["Price comparison"])
@@ -148,7 +148,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
 
 
 async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
-    """Adds the keys. Returns a mapping of key names to key ids."""
+    """Adds the keys, and returns their ids by name."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
@@ -182,7 +182,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
 
 
 def _animal(number: int, count: int) -> NewPet:
-    """Creates an animal. Animals with low numbers are more likely to be sold."""
+    """Creates an animal. The lower its number, the more likely it is to be sold."""
     category = CATEGORIES[number % len(CATEGORIES)]
     names = NAMES[category]
     status: PetStatus = "available"
@@ -194,7 +194,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns each key's day window. The window covers the same period as the usage, so that it matches the charts."""
+    """Returns a day window for each key that covers the same period as the usage, so that quotas match the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -216,7 +216,7 @@ def _error(row: OperationUsage, environment: Environment) -> RecentError:
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
     """Yields the start and length of each interval in the last day, oldest first.
 
-    Intervals are 15 minutes long, except in the last hour, when they are one minute long.
+    Each interval lasts 15 minutes, or one minute if it is in the last hour.
     """
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
@@ -233,7 +233,7 @@ def _usage(start: int, seconds: int, callers: Mapping[str, _Key], share: float, 
             continue
         for number, ((operation, measure), part) in enumerate(key.mix.items()):
             if measure == "refused" and load < 0.7:
-                continue  # the client exceeds its limits only when the load is high
+                continue  # clients exceed their limits only under high load
             requests = _whole(key.per_hour * share * part * load * seconds / HOUR, start, number)
             if requests:
                 yield OperationUsage(key_id, start, measure, requests, operation)
@@ -252,8 +252,8 @@ def _load(start: int) -> float:
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounds up or down. The larger the fractional part, the more often the number is rounded up.
+    """Rounds up or down. The larger the fractional part, the more often it rounds up.
 
-    As a result, small numbers are not always rounded to zero.
+    If it always rounded to the nearest number, low request rates would disappear.
     """
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -1,4 +1,4 @@
-"""Imports files of animals, and undoes imports."""
+"""Imports animals from files, and undoes imports."""
 
 from collections.abc import Callable
 
@@ -16,17 +16,17 @@ class ImportActions:
         self._actor = actor
 
     async def begin(self, name: str, checked: Checked, repeats: str = "") -> Import:
-        """Begins to import a checked file. If the same content is already being imported, returns the running import.
+        """Begins an import of a checked file. If the same content is already being imported, returns that import.
 
-        If the content has already been imported, returns the earlier import, whose state is `done`. The caller can then
-        ask the operator whether to import the content again, and pass the earlier import's id as `repeats` to do so.
+        If the content has already been imported, returns the earlier import, whose state is `done`. To import it again,
+        for example after asking the operator, pass the earlier import's id as `repeats`.
         """
         shown = name.encode(errors="replace").decode()  # file names are not always valid UTF-8
         entry = self._actor.new_entry("import", shown)
         begun = await self._store.imports.begin(checked.sha256, checked.animals, entry, repeats)
         if begun.total != checked.animals:  # the earlier import used a different format
             raise OperatorError(
-                f"{begun.id} is an import of the same content, but it found {counted(begun.total, 'animal')}"
+                f"{begun.id}, an earlier import of the same content, found {counted(begun.total, 'animal')}"
                 f" instead of {checked.animals:,}; use the same --format as that import"
             )
         return begun
@@ -34,7 +34,7 @@ class ImportActions:
     async def add_pets(
         self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
     ) -> Import:
-        """Adds a file's remaining animals to an import. Several processes can add to an import at the same time.
+        """Adds the rest of a file's animals to an import. Several processes can do this at the same time.
 
         Calls `adding` with the number of animals added so far. Raises OperatorError if another operator
         undoes the import. If this call fails or is cancelled, importing the same file again resumes the import.
@@ -70,17 +70,17 @@ class ImportActions:
                     adding(place)
 
     async def earlier(self, sha256: str) -> Import | None:
-        """Returns the running import of the file with this hash, or the newest finished one if none is running.
+        """Returns the running import of a file with this hash, or else the newest finished import, or else None.
 
-        Returns None if there is no such import. Raises OperatorError if the disk is nearly full.
+        Raises OperatorError if the disk has too little free space for an import.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._actor.clock())
 
     async def undo(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
-        """Removes an import's animals, except animals that an operator has changed. Resumes an interrupted undo.
+        """Removes an import's animals, except those that an operator has changed. Resumes an interrupted undo.
 
-        The result's `removed` does not count animals that an operator removed before the undo.
+        In the result, `removed` does not include animals that an operator had already removed.
         Calls `removing` with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)

@@ -1,4 +1,4 @@
-"""Splits a JSON array into its elements, block by block, so that reading a large file takes little memory."""
+"""Splits a JSON array into its elements while reading it in blocks, so that large files need little memory."""
 
 import codecs
 import re
@@ -18,7 +18,7 @@ _INSIDE_BRACKETS = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*'
 
 
 class NotAnArray(ValueError):
-    """Raised if the input is not a JSON array. `line` is the number of the line that contains the error."""
+    """Raised if the input is not a JSON array. `line` is the line number of the error."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -26,10 +26,10 @@ class NotAnArray(ValueError):
 
 
 def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None]:
-    """Yields each array element and the number of the line where it begins. Yields None after each block.
+    """Yields each array element with the number of the line where it begins. Yields None after each block.
 
-    Checks only commas, brackets and strings, so an element may be invalid JSON. If all elements are valid JSON, the
-    array is valid too. Raises NotAnArray if the array is invalid or an element is too long.
+    Checks only commas, brackets and strings, so an element can be invalid JSON. If all elements are valid JSON, so is
+    the array. Raises NotAnArray if the array is invalid or an element is too long.
     """
     line = 1
     expected: Literal["array", "first element", "element", "end"] = "array"
@@ -70,7 +70,7 @@ def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None
 
 
 class _Element:
-    """An array element, which may continue in the next block."""
+    """An array element, which can continue in the next block."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -90,7 +90,7 @@ class _Element:
             at = self._next_in_string(block, at) if self._in_string else self._next(block, at)
         self.content += block[start:at]
         if len(self.content) > ELEMENT_MAX:
-            reason = f"a value is longer than {ELEMENT_MAX // 1024} KiB, or a bracket or a quote is not closed"
+            reason = f"a value is longer than {ELEMENT_MAX // 1024} KiB, or a bracket or quote is not closed"
             raise NotAnArray(self.line, reason)
         return at
 
@@ -111,7 +111,7 @@ class _Element:
             self._is_escaped = False
             return at + 1
         at = _end_of(_IN_STRING, block, at)
-        byte = block[at : at + 1]  # a closing quote, a backslash that ends the block, or empty at the end of the block
+        byte = block[at : at + 1]  # a closing quote, a backslash at the end of the block, or nothing
         self._in_string = byte != b'"'
         self._is_escaped = byte == b"\\"
         return at + len(byte)

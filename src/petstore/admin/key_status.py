@@ -31,7 +31,7 @@ class KeyStatus(NamedTuple):
 
 
 class AfterBan(NamedTuple):
-    """Describes whether a key's next request will be admitted after its ban is lifted."""
+    """Whether a key's next request will be admitted after its ban is lifted, and the reason if it will not."""
 
     state: KeyState
     used_up: Window | None  # the window whose limit is used up, if any
@@ -46,7 +46,7 @@ class AfterBan(NamedTuple):
         return f"The per-{self.used_up} limit is used up. {again}"
 
 
-# The sort key for each sort order. Python's sort is stable, so API keys that compare equal stay newest first.
+# Sort keys by sort order. Python's sort is stable, so API keys with equal sort keys stay sorted newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -85,9 +85,9 @@ def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
 
 
 async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """Returns the active bans and their keys. The ban that ends last comes first. Raises Unavailable.
+    """Returns the active bans with their keys, starting with the ban that ends last. Raises Unavailable.
 
-    The key is None if it no longer exists, for example after a restore.
+    If a key no longer exists, for example after a restore, its ban is paired with None.
     """
     bans = await bans_in_force(gate, now)
     keys: dict[str, ApiKey] = {}
@@ -102,7 +102,7 @@ async def list_keys(
 ) -> list[KeyStatus]:  # fmt: skip
     """Returns the status of up to `limit` keys. `before` is the last key on the previous page. Raises Unavailable."""
     query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # bans are stored in the gate, so pass the banned keys' ids to the store
+    if state in ("active", "banned"):  # the store does not know which keys are banned, so pass it their ids
         banned = [ban.key_id for ban in await bans_in_force(gate, now)]
         query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
     keys: list[ApiKey] = []

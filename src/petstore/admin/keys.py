@@ -52,7 +52,7 @@ class KeyActions:
         """Changes a key and returns it. Does not reset the key's request counts for the current minute and day.
 
         `base` is the key as the operator saw it. Raises Conflict if someone else has since changed the same group of
-        fields. See `petstore.edits`.
+        fields (see `petstore.edits`).
         """
         return await self._change_key(key_id, "update key", changes, base)
 
@@ -97,7 +97,7 @@ class KeyActions:
         until = min(now + overlap, key.expires or math.inf)
         detail = f"old secret works until {when(until)}" if overlap else "old secret expired immediately"
         entry = self._actor.new_entry("rotate key", key_id, detail)
-        # Set the expiry to 0 rather than `now`, because a node whose clock is behind would still accept the old secret.
+        # Set the expiry to 0. If it were `now`, a node whose clock is behind would still accept the old secret.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 

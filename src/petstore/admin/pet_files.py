@@ -18,7 +18,7 @@ BATCH = 2_000  # rows read at a time
 LISTED_MAX = 100  # maximum number of bad rows listed in a message
 BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
 COLUMNS_LISTED_MAX = 10  # maximum number of unknown columns listed in a message
-MARK = 16  # bytes of the digest to keep for each BATCH of rows; about 30 MiB in total for a 100 GiB file
+MARK = 16  # bytes of the digest to keep after each BATCH of rows; about 30 MiB in total for a 100 GiB file
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -40,8 +40,8 @@ class Checked(NamedTuple):
     animals: int
     bad_rows: int  # if this is BAD_ROWS_MAX, the rest of the file was not read
     sha256: str  # of the whole file
-    marks: bytes  # the first MARK bytes of the file's digest after each BATCH of rows
-    unknown_columns: list[str]  # columns in a .csv file that are ignored
+    marks: bytes  # the first MARK bytes of the running digest after each BATCH of rows
+    unknown_columns: list[str]  # columns of a .csv file that the import ignores
 
     @property
     def warning(self) -> str:
@@ -54,13 +54,13 @@ class Checked(NamedTuple):
 
 
 class PetFile:
-    """A file that contains animals. It is read twice, first to check all rows and then to add the animals.
+    """A file of animals. It is read once to check all rows, and again to add the animals.
 
-    A thread reads the file, at most one block or BATCH rows at a time, so that reading does not block the event loop.
+    A thread reads at most one block or BATCH rows at a time, so that the event loop does not have to wait for the disk.
     """
 
     def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
-        """The format defaults to `format_of(name)`, which raises OperatorError if the extension is unknown."""
+        """`written_as` defaults to `format_of(name)`, which raises OperatorError if the extension is unknown."""
         self._name = name
         self._rows_of = {"jsonl": jsonl_rows, "csv": csv_rows, "json": json_rows}[written_as or format_of(name)]
         self._source = source
@@ -111,7 +111,7 @@ class PetFile:
         return checked
 
     async def batches(self, checked: Checked) -> AsyncIterator[tuple[int, Sequence[NewPet]]]:
-        """Yields all animals in batches. Each batch is paired with the number of animals that precede it.
+        """Yields all animals in batches, each with the number of animals that precede it.
 
         Verifies the digest of each batch before yielding it. Raises OperatorError if the file has changed since it was
         checked.

@@ -23,15 +23,15 @@ from petstore.wording import printable
 
 BLOCK = 256 * 1024  # bytes
 LINE_MAX = 64 * 1024  # bytes; longer lines are truncated to LINE_MAX + 1 bytes, so they still exceed the limit
-DELIMITERS = ",;\t"  # for .csv files; spreadsheet programs choose one based on the locale
+DELIMITERS = ",;\t"  # in .csv files; spreadsheet programs choose one based on the locale
 REQUIRED = ("name", "categoryId")
-SHOWN_MAX = 60  # maximum number of characters that a message shows of a string from a file
+SHOWN_MAX = 60  # maximum number of characters that a message quotes from a string in a file
 COMPARED_MAX = 100  # maximum number of column or member names that are checked for misspellings
 Row = tuple[int, NewPet | str]  # the line number, and either the animal or an error message
 
 
 class Reading:
-    """Reads a file once from the beginning, in blocks. Tracks the size and digest of the blocks read so far."""
+    """Reads a file once from the beginning, in blocks. Tracks the total size and digest of the blocks read so far."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -47,7 +47,7 @@ class Reading:
             yield block
 
     def lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the lines that end in each block, and the number of the first such line. Truncates long lines."""
+        """Yields the lines that end in each block, and the number of the first of these lines. Truncates long lines."""
         number, rest = 1, b""
         for block in self:
             *lines, rest = (rest + block).split(b"\n")
@@ -148,7 +148,7 @@ def _check_header(names: list[str], line: str) -> None:
         raise OperatorError(f"the header line does not contain {' or '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=16)  # usually, all rows in a file have the same members, so they share a result
+@functools.lru_cache(maxsize=16)  # in most files, all rows have the same members, so one result serves them all
 def _misspelled(names: tuple[str, ...]) -> str:
     """Returns the first name that is probably misspelled, with a suggestion, or an empty string if there is none."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
@@ -162,11 +162,11 @@ def _misspelled(names: tuple[str, ...]) -> str:
 
 
 def _spelling(name: str) -> str:
-    """Normalises a name, so that categoryId, CATEGORY_ID and "category id" are equal."""
+    """Normalises a name, so that categoryId, CATEGORY_ID and "category id" become equal."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# Columns that do not cause a warning: imported columns, other exported columns, and unnamed columns from spreadsheets.
+# Columns that cause no warning: imported columns, other exported columns, and unnamed columns from spreadsheets.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
@@ -179,7 +179,7 @@ def _pet_of_json(content: bytes, noun: str) -> NewPet:
         new = parse_new_pet(content)
     except InvalidBody as error:
         explained = _explained(error, _members_of(content)).replace("The body", noun, 1)
-        if noun == "the line":  # callers put the number of the line in the file before the message
+        if noun == "the line":  # callers put the line's number in the file before the message
             explained = explained.replace(" at line 1, column", " at column", 1)
         raise OperatorError(explained) from None
     if misspelled := _misspelled(tuple(_members_of(content))):
@@ -196,7 +196,7 @@ def _members_of(content: bytes) -> dict[str, Any]:
 
 
 def _pet_of_values(names: list[str], values: list[str]) -> NewPet:
-    """Converts the values in a CSV row to an animal. Raises OperatorError if the row is invalid."""
+    """Converts the values in a CSV row into an animal. Raises OperatorError if the row is invalid."""
     if len(values) > len(names):
         raise OperatorError(f"the row has more values than the header line has columns ({len(names)})")
     texts = dict(zip(names, values, strict=False))

@@ -35,7 +35,7 @@ class PetActions:
         return changed
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus) -> list[Pet]:
-        """Sets the status of the animals that exist, and returns them. Writes an audit entry for each change."""
+        """Sets the status of the animals that exist, and returns them. Writes one audit entry per changed animal."""
         _check_count(pet_ids)
         return await self._store.pets.set_status(pet_ids, status, self._actor.new_entry("set status", ""))
 
@@ -57,9 +57,7 @@ class PetActions:
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the animals that `count_added` counted and that still match the query.
-
-        Keeps animals that were added later.
+        """Removes the animals that `count_added` counted and that still match the query, but no animals added later.
 
         Calls `removing` with the number of animals removed so far.
         """
@@ -68,7 +66,7 @@ class PetActions:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals with their old values. If any animal cannot be restored, does not restore any."""
+        """Restores removed animals with their old values. If one of them cannot be restored, restores none."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -77,9 +75,9 @@ class PetActions:
         return await self._store.removals.restore(pet_ids, self._actor.new_entry("restore animal", ""))
 
     async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
-        """Restores all animals from one removal, except animals that have already been restored.
+        """Restores the animals that a removal removed, except those that have already been restored.
 
-        Returns the number of restored animals. Calls `restoring` with the number of animals restored so far.
+        Returns how many animals were restored. Calls `restoring` with the number of animals restored so far.
         """
         removal = (await self._store.removals.find([removal_id])).get(removal_id)
         if removal is None:
@@ -87,7 +85,7 @@ class PetActions:
         entry = self._actor.new_entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:
-            raise OperatorError(f"all animals from {removal_id} have already been restored")
+            raise OperatorError(f"all animals that {removal_id} removed have already been restored")
         return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
@@ -96,21 +94,20 @@ class PetActions:
         by = await self._store.imports.of_pet(pet_id, self._actor.clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed when {by.id} was undone; to get it back, import {by.name} again"
-        return f"there is no removed animal {pet_id} in {self._store.environment}"
+        return f"there is no removed animal with the id {pet_id} in {self._store.environment}"
 
     def _no_pet(self, pet_id: int) -> OperatorError:
         return OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")
 
 
 async def check_adder(store: Store, name: str) -> None:
-    """Raises OperatorError unless `name` identifies a key, an import or an operator who has added animals.
+    """Raises OperatorError unless `name` is a key's id, or identifies an import or operator that has added animals.
 
     Raises Unavailable if the store does not respond.
     """
     if not await store.pets.is_adder(name):
         raise OperatorError(
-            f"{name} is not the id of a key or an import, or the name of an operator who has added animals to"
-            f" {store.environment}"
+            f"{name} is not the id of a key, nor an import or operator that has added animals to {store.environment}"
         )
 
 

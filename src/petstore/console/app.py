@@ -43,13 +43,13 @@ def _route(method: str, path: str, handler: Handler, *, for_viewers: bool = True
 
 
 _get, _post = partial(_route, "GET"), partial(_route, "POST")
-_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form, so viewers cannot open it
+_form = partial(_route, "GET", for_viewers=False)  # a page that contains only a form, which viewers cannot use
 
 
 def _page(
     path: str, content: Callable[[ConsoleRequest], Awaitable[dict[str, Any]]], template: str, part: str
 ) -> list[Route]:
-    """Returns two routes: one for the page and one for the part that htmx loads (refreshed data or more table rows)."""
+    """Returns one route for a page and one for the part of it that htmx loads (refreshed data or more table rows)."""
 
     async def show(request: ConsoleRequest) -> Response:
         return request.page(template, **await content(request))

@@ -20,13 +20,13 @@ from petstore.observability.logs import event, logger
 
 T = TypeVar("T")
 
-WAIT_TIMEOUT = 0.08  # how many seconds a page waits for a new result
-FRESH_SECONDS = 2.0  # minimum pause between two computations, in seconds
+WAIT_TIMEOUT = 0.08  # seconds that a page waits for a new result
+FRESH_SECONDS = 2.0  # minimum seconds between two computations
 PAUSE_FACTOR = 50  # a computation that takes 1 s is followed by a pause of 50 s, to limit the load on the store
-JOBS_MAX = 20  # if there are more jobs, the oldest finished ones and their files are deleted
+JOBS_MAX = 20  # beyond this number, the oldest finished jobs and their files are deleted
 RUNNING_MAX = 2
 WAITING_MAX = 10  # limited because each waiting job keeps its uploaded file on disk
-ANSWER_TIMEOUT = 600.0  # how many seconds a job waits for an operator's answer
+ANSWER_TIMEOUT = 600.0  # seconds that a job waits for an operator's answer
 
 
 class Result(NamedTuple, Generic[T]):
@@ -81,13 +81,13 @@ class BackgroundValue(Generic[T]):
 
 
 class Job(msgspec.Struct):
-    """A background job: an import, export, undo or restore. `done` and `total` are the progress of the current step."""
+    """A background job: an import, export, undo or restore. `done` and `total` show its current step's progress."""
 
     environment: Environment
     title: str
     total: int
     file_name: str = ""  # the name under which the browser saves an exported file
-    link: str = ""  # the path of the import's page, if the job imports a file or undoes an import
+    link: str = ""  # the path of the import's page, if the job runs or undoes an import
     done: int = 0
     step: str = ""  # a description of the current step, if the job has several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"
@@ -158,7 +158,7 @@ class Jobs:
     def answer(self, job: Job, confirmed: bool) -> None:
         """Passes the operator's answer to a job, if the job is still waiting for one.
 
-        Raises OperatorError if too many jobs are running.
+        Raises OperatorError if the answer is yes but too many jobs are already running.
         """
         if job.state != "waiting" or job.answered is None or job.answered.done():
             return

@@ -35,8 +35,8 @@ def changes_in(
 ) -> C:
     """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
 
-    After a conflict, the operator can choose to keep the saved values. In that case, the field `keep` lists the units
-    that must not be changed.
+    If the operator has chosen to keep the saved values after a conflict, the field `keep` lists the units that must not
+    be changed.
     """
     wanted = parse(form)
     if base is None:
@@ -51,7 +51,7 @@ def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
-    """Returns the template context for an edit form. After a failure, `form` is the submitted form."""
+    """Returns the template context for an edit form. `form` is the submitted form if saving it failed."""
     if isinstance(error, Conflict):
         conflicts = [
             (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))

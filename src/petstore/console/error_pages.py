@@ -23,10 +23,10 @@ from petstore.wording import when
 def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = {
-        403: "Your role is viewer. You can see every page, but you cannot change anything.",
-        404: "This page was not found. The record may have been removed, or it may be in the other environment.",
+        403: "Your role is viewer. You can see all data, but you cannot change anything.",
+        404: "This page was not found. The record might have been removed, or it might be in the other environment.",
         405: "This address does not support that HTTP method.",
-        408: "The form took too long to arrive. Try again.",
+        408: "The form data took too long to arrive. Try again.",
         413: f"The form or the file is too large. The maximum file size is {UPLOAD_MAX // 2**20:,} MiB.",
     }.get(error.status_code, "The request is not valid.")
     response = error_page(request, error.status_code, text)
@@ -44,7 +44,7 @@ def unavailable(request: Request, error: Exception) -> Response:
     if reads:
         since = f"since {when(state.unavailable_since)} or earlier"
         fault = f"The store or the gate has not responded {since}. Run petstore check or see the log for the cause."
-        text = f"{full_disk(error) if isinstance(error, DiskFull) else fault} This page retries automatically."
+        text = f"{full_disk(error) if isinstance(error, DiskFull) else fault} This page reloads automatically."
     response = error_page(request, 503, text, back="" if reads else previous_page(request))
     if reads:
         response.headers["refresh"] = "5"
@@ -66,7 +66,7 @@ def previous_page(request: Request) -> str:
 
 
 def error_page(request: Request, status: int, text: str, back: str = "") -> Response:
-    """Returns an error page. `back` is the path of the previous page, to which the error page links."""
+    """Returns an error page. If `back` is given, a signed-in operator's page links to this path."""
     if request.headers.get("hx-request") == "true":
         return PlainTextResponse(text, status)
     state: ConsoleState = request.scope["console"]

@@ -16,13 +16,13 @@ from starlette.types import Message, Receive
 
 FORM_MAX = 64 * 1024
 FORM_TIMEOUT = 10.0
-FIELDS_MAX = 2_000  # higher than the number of animals that one request can change
+FIELDS_MAX = 2_000  # must exceed the number of animals that one request can change
 UPLOAD_FIELDS_MAX = 10
 CONTENT_TYPE_MAX = 256  # characters
 CLOSE = {"connection": "close"}  # the rest of the body is not read, so the connection cannot be reused
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE).search
 
-# python_multipart logs a warning for each malformed form. Client errors should not be logged.
+# python_multipart logs a warning for each malformed form, but client errors should not be logged.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 

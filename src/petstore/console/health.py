@@ -19,7 +19,7 @@ from petstore.settings import Settings
 from petstore.store import Store
 
 CHECK_TIMEOUT = 2.0  # seconds
-SILENT_AFTER = 10.0  # seconds without a heartbeat before the service counts as down. Workers send one every second
+SILENT_AFTER = 10.0  # seconds without a heartbeat after which the service counts as down; workers send one per second
 HISTORY_SECONDS = 300.0
 DISK_FULL_BYTES = 16 * 1024 * 1024  # the gate's file and SQLite's log need this much space to grow to their usual size
 DURATION = "petstore_request_duration_seconds_bucket"
@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Response times of a node's workers in milliseconds, rounded up to the next bound of the histogram."""
+    """Response times of a node's workers in milliseconds, rounded up to the upper bound of a histogram bucket."""
 
     requests: int
     p50: float
@@ -67,8 +67,8 @@ class Node:
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, or a gate that is down.
 
-        With PostgreSQL, the service may run only on other machines. If the service is not running on this machine, that
-        is a problem only if it has run here before.
+        With PostgreSQL, all nodes of the service can be on other machines. In that case, a stopped service is a problem
+        only if it has run on this machine before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -140,7 +140,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """Returns the latency of the requests between two readings of a histogram, or None if there were no requests."""
+    """Returns the latency of requests that finished between two readings of a histogram, or None if there were none."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:
@@ -154,9 +154,9 @@ def _total(buckets: Buckets) -> float:
 
 
 def _read_metrics(directory: Path) -> tuple[dict[str, float], Buckets]:
-    """Returns each metric, summed over all labels, and the histogram of response times.
+    """Returns each metric's sum over all labels, and the histogram of response times.
 
-    Both are empty if no service is running.
+    Both are empty if the service is not running.
     """
     sums: dict[str, float] = defaultdict(float)
     buckets: Buckets = defaultdict(float)

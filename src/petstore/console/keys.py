@@ -68,7 +68,7 @@ async def identify(request: ConsoleRequest) -> Response:
     """Shows the key that a secret belongs to.
 
     The browser sends the secret in the body of a POST, never in a URL, and no page shows it again. The secret's prefix
-    determines which environment to search. This may not be the environment that the page is showing.
+    determines which environment to search, which can differ from the environment that the page shows.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
@@ -77,7 +77,7 @@ async def identify(request: ConsoleRequest) -> Response:
             operator = await request.live_admin.operators.identify(secret)
         except OperatorError as error:
             return await identify_page(request, 404, str(error))
-        text = f"This token belongs to operator {operator.name}. It is not a key's secret. Revoke it under Operators."
+        text = f"This is operator {operator.name}'s token, not a key's secret. Revoke the operator under Operators."
         return await identify_page(request, 422, text)
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
@@ -124,7 +124,7 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
 
 
 async def statuses_of(request: ConsoleRequest, keys: Sequence[ApiKey]) -> list[KeyStatus | None]:
-    """Returns the status of each key. If the gate is not responding, every status is None, and quotas are unknown."""
+    """Returns the status of each key. If the gate is not responding, every status is None."""
     with contextlib.suppress(Unavailable):
         if await request.state.gate_responds():
             return [*await statuses(request.state.gate, keys, request.now)]
@@ -174,7 +174,7 @@ async def history(request: ConsoleRequest) -> Response:
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Changes a key's name, contact, plan, scopes, expiry and limits. An empty expiry field is ignored."""
+    """Changes a key's name, contact, plan, scopes, expiry and limits. Keeps the expiry if its field is empty."""
     form = await request.form()
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
@@ -227,7 +227,7 @@ async def show(
     if form and isinstance(error, Conflict):
         shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
     found = await subject.history(request)
-    # The operator does not see the response to a HEAD request, so the secret must be kept for the next GET.
+    # The operator does not see the response to a HEAD request, so keep the secret for the next GET request.
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),

@@ -19,7 +19,7 @@ from petstore.wording import parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 PAGE_SIZE = 50
-KEPT_MAX = 50  # maximum number of kept animals that an import's page lists
+KEPT_MAX = 50  # maximum number of kept animals listed on an import's page
 MEDIA_TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
@@ -28,7 +28,7 @@ async def start_import(request: ConsoleRequest) -> Response:
     upload = form.file("file")
     if upload is None or not upload.filename:
         return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
-    # The name is stored in the audit log. Remove control characters, because PostgreSQL rejects some of them.
+    # The audit log stores the name. Remove control characters, because PostgreSQL rejects some of them.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
@@ -64,7 +64,7 @@ async def start_export(request: ConsoleRequest) -> Response:
     async def page_after(after: int) -> Page:
         if query == PetQuery(status=query.status):  # filtering only by status does not require a search
             return await request.store.pets.page(after=after, limit=BATCH, status=query.status)
-        while True:  # each call reads a limited number of animals, so it may find none
+        while True:  # each call searches a limited number of animals, so it can find none
             found = await request.store.pets.search(query, after=after, limit=BATCH)
             if found.pets or not found.more:
                 return Page(found.pets, found.more)
@@ -75,14 +75,14 @@ async def start_export(request: ConsoleRequest) -> Response:
         with request.state.jobs.new_file(job).open("w", encoding="utf-8", newline="") as target:
             origins = request.store.pets.origins if form.text("added_by_too") else None
             count = await write_pets(page_after, chosen, target, job.advance, origins)
-        return f"{count:,} {'animal is' if count == 1 else 'animals are'} ready."
+        return f"{count:,} {'animal was' if count == 1 else 'animals were'} exported."
 
     name = f"animals-{request.environment}.{chosen}"
     return start_job(request, Job(request.environment, f"Exporting {name}", 1, name), work, "/animals")
 
 
 def query_of(text_of: Callable[[str], str]) -> PetQuery:
-    """Returns the query from a search form or from a URL. Ignores invalid times."""
+    """Returns the search query in a form or URL. Ignores invalid times."""
     chosen = text_of("status")
     return PetQuery(
         text=text_of("q").strip(),
@@ -107,7 +107,7 @@ def start_job(request: ConsoleRequest, job: Job, work: Callable[[Job], Awaitable
         return _refuse(request, str(error), path)
     response = request.redirect(f"/jobs/{job.id}")
     if request.is_htmx:
-        response.status_code = 201  # scripts cannot see redirects, so console.js reads the Location header
+        response.status_code = 201  # scripts cannot read a redirect's Location header, but console.js needs it
     return response
 
 
@@ -124,7 +124,7 @@ async def show_job(request: ConsoleRequest) -> Response:
         return request.part("jobs/progress.html", job=job)
     response = request.page("jobs/show.html", job=job)
     if job.state == "running":
-        response.headers["refresh"] = "2"  # for browsers without JavaScript. In other browsers, htmx refreshes sooner
+        response.headers["refresh"] = "2"  # for browsers without JavaScript; in other browsers, htmx refreshes sooner
     return response
 
 

@@ -79,7 +79,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
 
 
 async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: str) -> Response:
-    """Sets the animals' status. Raises OperatorError if the status is invalid or an animal cannot be changed."""
+    """Sets the animals' status. Raises OperatorError if the status is invalid or there are too many animals."""
     if not is_status(status):
         raise OperatorError("Choose a status.")
     changed = await request.admin.pets.set_status(selected, status)
@@ -99,7 +99,7 @@ def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    """Restores the animals with the given ids, or all animals from the given removal."""
+    """Restores the animals with the submitted ids, or all animals that the submitted removal removed."""
     form = await request.form()
     pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
     removal_id = form.text("removal")
@@ -118,7 +118,7 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """Restores all animals from a removal. Uses a background job if there are more than PETS_MAX animals.
+    """Restores all animals that a removal removed. Uses a background job if there are more than PETS_MAX.
 
     Raises OperatorError if the animals cannot be restored.
     """
@@ -141,8 +141,8 @@ def _restored_text(count: int) -> str:
 
 
 async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
-    """Finds the audit entries whose animals can be restored. Maps each entry's number to "id" or "removal"."""
-    # If an animal was removed several times, only its latest removal can be undone.
+    """Finds the audit entries whose animals can be restored. Maps their numbers to the form field "id" or "removal"."""
+    # If an animal was removed more than once, only the latest removal can be undone.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
     removals = await request.store.removals.find([subject for subject in newest if not is_id(subject)])
@@ -160,9 +160,9 @@ async def _respond(
     existing: Sequence[Pet] = (),
     removed: bool = False,
 ) -> Response:
-    """Returns the response to a change to the selected animals.
+    """Responds to a request that changed the selected animals.
 
-    The message in the response lists any selected animals that are not in `existing`.
+    If only some of the selected animals are in `existing`, the message says that the others no longer exist.
     """
     missing = sorted({*selected} - {pet.id for pet in existing})
     if missing and existing:
@@ -196,7 +196,7 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
     hits = request.number("hits") + len(found.pets)
     if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
-        pet = await request.store.pets.get(int(query.text))  # a number can be an id or part of a name
+        pet = await request.store.pets.get(int(query.text))  # a number can be an animal's id or part of a name
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
             hits += query.text not in pet.name  # if the name matches, the animal is counted on a later page
@@ -215,7 +215,7 @@ async def _matches(
     request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
     counts: Result[dict[PetStatus, int]] | None,
 ) -> Matches | None:  # fmt: skip
-    """Returns the number of matches, or None if there is no search or the number is unknown."""
+    """Returns the number of matches, or None if the operator is not searching or the number is unknown."""
     if query == PetQuery(status=query.status):
         return Matches(counts.value[query.status], exact=True) if query.status and counts else None
     if not found.more:

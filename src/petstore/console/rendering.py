@@ -24,7 +24,7 @@ MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; chars
 
 SECTIONS = ("overview", "animals", "keys", "bans", "bills", "deprecated", "audit", "operators", "health")
 
-# Column titles and CSS classes for the table of animals, in the same order as the cells in pets/row.html.
+# Column titles and CSS classes of the animals table, in the same order as the cells in pets/row.html.
 PET_TITLES = {"Id": "number", "Name": "", "Category": "number", "Status": ""}
 
 # Labels for response classes in plots and tables.
@@ -41,7 +41,7 @@ CLASS_NAMES: dict[ResponseClass, str] = {
 def timestamp(at: float | None, style: Literal["relative", "absolute", "day"] = "relative") -> str | Markup:
     """Formats a time in UTC.
 
-    console.js replaces it with a relative time or with the browser's local time. Dates without a time stay in UTC.
+    In the browser, console.js converts it to a relative time or to local time. Dates without a time stay in UTC.
     """
     if at is None:
         return "never"
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 def at_most(milliseconds: float) -> str:
-    """Formats a latency percentile. Only the upper bound of its histogram bucket is known."""
+    """Formats a latency percentile, for which the histogram provides only an upper bound."""
     return "more than 10 s" if milliseconds == float("inf") else f"at most {milliseconds:g} ms"
 
 
@@ -115,7 +115,7 @@ class Renderer:
 
 
 def _static_files() -> dict[str, tuple[bytes, str, str]]:
-    """Returns the content, media type and version of each file by name. The version is a hash of the content."""
+    """Maps each file's name to its content, media type and version, which is a hash of the content."""
     found: dict[str, tuple[bytes, str, str]] = {}
     for file in STATIC.rglob("*"):
         if file.suffix in MEDIA_TYPES:

@@ -1,4 +1,4 @@
-"""Reads the parameters of a signed-in operator's request, and creates the response."""
+"""Reads the requests of signed-in operators, and creates the responses."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
@@ -43,7 +43,7 @@ class ConsoleRequest:
 
     @property
     def query(self) -> str:
-        """The query string with its question mark, or an empty string."""
+        """The query string including the question mark, or an empty string if there is none."""
         return f"?{self.http.url.query}" if self.http.url.query else ""
 
     def parameter(self, name: str) -> str:
@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is true, the part contains the first rows of a new search, and the address bar changes to its URL.
+        If `first` is true, the part contains the first rows of a new search, and the address bar shows its URL.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
@@ -116,13 +116,13 @@ class ConsoleRequest:
     async def find_key(self, key_id: str) -> ApiKey | None:
         """Returns the key with this id, or None if it does not exist. Raises Unavailable.
 
-        Does not look up ids that contain control characters, because PostgreSQL rejects some of these characters.
+        Does not look up ids that contain control characters, because PostgreSQL rejects some of them.
         """
         return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
 
 
 class Subject(NamedTuple):
-    """An animal or a key. Its page shows its history, which comes from the audit log."""
+    """An animal or a key, whose page shows its history from the audit log."""
 
     kind: Literal["animal", "key"]
     id: str
@@ -131,7 +131,7 @@ class Subject(NamedTuple):
     async def history(self, request: ConsoleRequest) -> FoundEntries:
         """Returns this subject's audit entries, newest first. Raises Unavailable.
 
-        If the request contains the parameter `before`, returns only entries with lower numbers.
+        If the request has a `before` parameter, returns only entries with lower numbers.
         """
         before = request.number("before") or None
         found = await request.store.audit.find(before=before, limit=HISTORY_SIZE, subject=self.id)

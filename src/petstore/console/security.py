@@ -12,8 +12,8 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # maximum bytes and maximum number of parameters in a query string
-ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # viewers may send a POST only to these paths
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # maximum size of a query string in bytes, and maximum number of parameters
+ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only paths to which viewers can POST
 # Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -70,7 +70,7 @@ class SecurityMiddleware:
         path, is_post, origin = request.url.path, request.method == "POST", self._state.origin
         if request.headers.get("host", "").lower() not in origin.allowed_hosts:
             return PlainTextResponse("The console does not accept this host name. See --public-url.\n", 421)
-        # Browsers send Origin with every POST. A page on another site cannot fake the console's origin.
+        # Browsers send Origin with every POST. A page on another site cannot forge the console's origin.
         if is_post and request.headers.get("origin", "").lower() not in origin.allowed_origins:
             return PlainTextResponse("This request did not come from a console page.\n", 403)
         request.scope["session"] = None

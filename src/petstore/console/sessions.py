@@ -29,7 +29,7 @@ class FlashMessage(msgspec.Struct, frozen=True):
     text: str
     ok: bool = True
     link: str = ""
-    removal: str = ""  # the id of a removal that can be restored
+    removal: str = ""  # the id of the removal that the operator can undo
 
 
 class Session(msgspec.Struct):
@@ -95,7 +95,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """Returns the cookie's session, or None if it has ended.
+        """Returns the cookie's session, or None if there is none or it has ended.
 
         If `automatic` is true, the request is an automatic refresh and does not count as activity.
         """
@@ -139,7 +139,7 @@ class SignInLimits:
         self._failures: dict[tuple[bytes, str], tuple[int, int]] = {}
 
     def retry_after(self, address: str, token: str) -> int:
-        """Returns how many seconds the client must wait before it may try a token with this prefix again."""
+        """Returns how many seconds the client must wait before it can try a token with this prefix again."""
         start, used = self._failures.get(_counter(address, token), (0, 0))
         decision = admit_address(start, used, FAILURES_PER_MINUTE, self._now)[2]
         return 0 if decision.outcome is ADMITTED else -(-decision.wait // SECOND)
@@ -170,7 +170,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """Returns how many failures were skipped since the last recorded one, or None if this one is skipped too."""
+        """Returns how many failures were skipped since the last recorded one, or None if this one must be skipped."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()

@@ -29,7 +29,7 @@ async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> 
     session = state.sessions.find(cookie, automatic=automatic)
     if session is not None and session.name is not None:
         operator = await state.stores["live"].operators.get(session.name)
-        # A new operator may have the same name as a revoked operator, so compare the creation times too.
+        # A new operator can have the same name as a revoked operator, so also compare the creation times.
         if operator is None or operator.revoked is not None or operator.created != session.operator_created:
             state.sessions.end(cookie)
             return None
@@ -41,13 +41,13 @@ def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
     """Returns the sign-in page. `target` is the page to open after signing in, by default the requested page."""
-    headers = {"hx-refresh": "true"}  # makes htmx reload the whole page if it requested only part of the page
+    headers = {"hx-refresh": "true"}  # if htmx requested only a part of a page, makes it reload the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
     if asks_for_page and request.headers.get("sec-fetch-site") == "cross-site":
-        # Browsers do not send a SameSite=Strict cookie after a click on a link on another site.
-        # They do send the cookie after a reload.
+        # Browsers do not send a SameSite=Strict cookie when the user follows a link from another site,
+        # but they do send it when the page is then reloaded.
         headers["refresh"] = "0"
     if asks_for_page:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -61,7 +61,7 @@ async def sign_in(request: Request) -> Response:
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
     respond = partial(sign_in_page, request, target=form.text("next"))
-    # A HEAD request, such as a request for a link preview, must not use up the one-time link.
+    # A HEAD request, for example to create a link preview, must not use up the one-time link.
     token = "" if request.method == "HEAD" else form.text("token").strip()
     if not token:
         return respond("Enter a token." if is_post else "")

@@ -104,7 +104,7 @@ class ConsoleState:
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 
     async def deprecated_totals(self, environment: Environment, limit: int) -> list[tuple[OperationName, KeyTotal]]:
-        """Returns the keys that recently called each deprecated operation, most calls first. Raises Unavailable."""
+        """Returns each deprecated operation's recent callers, starting with the most frequent. Raises Unavailable."""
         since = int(self.clock()) // DAY * DAY - (DEPRECATED_DAYS - 1) * DAY
         usage = self.stores[environment].usage
         return [
@@ -114,7 +114,7 @@ class ConsoleState:
         ]
 
     async def _bans(self, store: Store) -> list[tuple[Ban, ApiKey]]:
-        """Returns one environment's bans with their keys. The ban that ends last comes first. Raises Unavailable."""
+        """Returns one environment's bans with their keys, starting with the ban that ends last. Raises Unavailable."""
         if not await self.gate_responds():
             raise Unavailable("the gate is not responding")
         bans = await bans_with_keys([store], self.gate, self.clock())

@@ -63,7 +63,7 @@ async def export_bill(request: ConsoleRequest) -> Response:
 
 
 async def _bill(request: ConsoleRequest) -> tuple[str, int, list[BilledKey]]:
-    """Returns the requested month (by default the current month), the time when it ends, and its bill.
+    """Returns the requested month (by default, the current month), the time when it ends, and its bill.
 
     Raises Unavailable.
     """
@@ -111,6 +111,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """Adds the key to each operation and total. Leaves out keys that no longer exist. Raises Unavailable."""
+    """Looks up the API key of each total. Drops totals whose key no longer exists. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]

@@ -8,7 +8,7 @@
   const withZone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
   const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
   const units = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3600], ["minute", 60], ["second", 1]];
-  // Use the console's clock, because the browser's clock may be wrong.
+  // Use the console's clock, because the browser's clock might be wrong.
   const clockOffset = 1000 * document.body.dataset.now - Date.now();
 
   function fromNow(at) {
@@ -42,7 +42,7 @@
     }, 1000 * element.dataset.refresh);
   }
 
-  // After a swap, keep open details open, and keep the selected animals selected if they are still in the table.
+  // After a swap, reopen the details elements that were open, and reselect the animals that are still in the table.
   let openDetails = [];
   let selectedIds = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -73,10 +73,10 @@
   });
   document.addEventListener("htmx:responseError", (event) => {
     const text = event.detail.xhr.getResponseHeader("content-type")?.startsWith("text/plain") && event.detail.xhr.responseText;
-    showMessage(text || "The action failed. Reload the page and try again.", false, isRefresh(event));
+    showMessage(text || "The request failed. Reload the page and try again.", false, isRefresh(event));
   });
   document.addEventListener("htmx:sendError", (event) =>
-    showMessage("The console is not responding. This page may be out of date.", false, isRefresh(event)));
+    showMessage("The console is not responding. This page might be out of date.", false, isRefresh(event)));
 
   function updateSelection() {
     const count = all("#rows input:checked").length;
@@ -133,14 +133,14 @@
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
-    // Export the results of the current search. A search does not reload the page, so the hidden fields may be stale.
+    // Export the results of the current search. A search does not reload the page, so the hidden fields can be stale.
     if (event.target.matches("form[data-filtered]")) {
       for (const field of all("input[type=hidden]", event.target)) field.value = document.querySelector(`.filter [name=${field.name}]`).value;
     }
   });
 
   // Upload the file with a script, because a plain form shows no progress. The response's Location header is the address
-  // of the import.
+  // of the job's page.
   document.addEventListener("submit", (event) => {
     const form = event.target.closest("form[data-upload]");
     if (!form) return;

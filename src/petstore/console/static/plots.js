@@ -1,5 +1,5 @@
 // Draws requests by response class as stacked bars, and shows the values of the bar under the pointer.
-// The data is in the `data-series` attribute, which is replaced by every refresh of the page.
+// The data is in the `data-series` attribute, which each refresh of the page replaces.
 "use strict";
 
 (() => {
@@ -13,7 +13,7 @@
   const minute = { hour: "2-digit", minute: "2-digit" };
 
   // Each series includes the counts of the series below it, so drawing the tallest first makes a stack. A bar without
-  // requests is null. Otherwise, its edges would be visible behind the bar of the same height in front of it.
+  // requests is null. Otherwise, its edges would show behind the equally tall bar that is drawn in front of it.
   function stacked(series, classes) {
     const sums = [];
     let below = series.starts.map(() => 0);
