@@ -1,7 +1,7 @@
 """The command-line interface: `python -m petstore_client` with the commands `list`, `add` and `get`.
 
-The API key is read only from PETSTORE_API_KEY. A key passed as an argument would appear in the shell history and in
-the process list, which every user can see.
+The API key is read only from the environment variable PETSTORE_API_KEY, because a key passed as an argument would
+appear in the shell history and in the process list, which every user can see.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error("standard output is closed", 1)
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        # JSON must be UTF-8. Other output uses the terminal's encoding, which may not support every character.
+        # JSON must be UTF-8. Other output uses the terminal's encoding, which might not support every character.
         reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
         client = Petstore(base_url=options.base_url)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Petstore, options: argparse.Namespace) -> None:
-    """Runs the command.
+    """Runs the command that `options` names.
 
     Raises PetstoreError if a request fails, ValueError if the name is not valid Unicode, or OSError if the output
     cannot be written.
@@ -92,15 +92,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     list_command = commands.add_parser("list", parents=[common], help="list animals", description="List animals.")
-    list_command.add_argument("--status", choices=STATUSES, help="only animals with this status")
-    list_command.add_argument("--limit", type=_count, metavar="N", help="at most N animals; default: all")
+    list_command.add_argument("--status", choices=STATUSES, help="list only animals with this status")
+    list_command.add_argument("--limit", type=_count, metavar="N", help="list at most N animals; default: all")
 
     add = commands.add_parser("add", parents=[common], help="add an animal", description="Add an animal.")
     add.add_argument("name", help="the animal's name")
-    add.add_argument("category_id", metavar="category-id", type=int, help="the id of its category")
-    add.add_argument("--status", choices=STATUSES, help="its status; default: available")
+    add.add_argument("category_id", metavar="category-id", type=int, help="the id of the animal's category")
+    add.add_argument("--status", choices=STATUSES, help="the animal's status; default: available")
 
-    about = "get one animal (will be removed on 5 December 2030)"
+    about = "get one animal (deprecated, to be removed on 5 December 2030)"
     get = commands.add_parser("get", parents=[common], help=about, description="Get one animal.")
     get.add_argument("id", type=int, help="the animal's id, as shown in the first column of list")
     return parser
@@ -114,7 +114,7 @@ def _count(text: str) -> int:
 
 
 def _print_all(pets: Iterable[Pet], as_json: bool) -> None:
-    """Prints each page of animals as it arrives, because the list can be long."""
+    """Prints the animals page by page as they arrive, because the list can be long."""
     if not as_json:
         for pet in pets:
             print(_line(pet))

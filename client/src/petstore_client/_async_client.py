@@ -65,7 +65,7 @@ class AsyncPetstore(BaseClient):
 
     @property
     def with_raw_response(self) -> Operations:
-        """The same operations as on this client, except that each returns a `RawResponse`."""
+        """This client's operations, each of which returns a `RawResponse` instead of the parsed value."""
         return self._operations
 
     def list_pets(
@@ -89,14 +89,14 @@ class AsyncPetstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, Pet]:
-        """Returns one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
+        """Returns one animal. Deprecated. Raises the same exceptions as `Petstore.get_pet`."""
         return self._get_pet(pet_id)
 
     async def _get_pet(self, pet_id: int) -> Pet:
         return (await self._operations.fetch_pet(pet_id)).parse()
 
     async def aclose(self) -> None:
-        """Closes the connections. The client cannot be used afterwards."""
+        """Closes the client, which must not be used afterwards. An `http_client` that you passed in stays open."""
         await self._sender.aclose()
 
     async def __aenter__(self) -> Self:

@@ -31,7 +31,7 @@ class NotGiven:
 
 
 NOT_GIVEN: Final = NotGiven()
-"""The default for timeout arguments, where None means no timeout."""
+"""The default for timeout arguments. None cannot be the default, because it means no timeout."""
 
 
 class BaseClient:
@@ -91,8 +91,8 @@ class BaseClient:
         """Returns a copy of this client with different options, to use for one call or for many.
 
         The copy shares this client's connections, callbacks and rate-limit pauses. Closing either client closes both.
-        `headers` are sent in addition to the client's headers, and replace headers with the same name. For `timeout`
-        and `total_timeout`, None means no timeout. Omitted options keep their values.
+        `headers` are added to the client's headers, and replace those with the same name. For `timeout` and
+        `total_timeout`, None means no timeout. Omitted options keep their values.
 
         Raises:
             ValueError: An option is out of range, or a header cannot be sent.
@@ -119,7 +119,7 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Returns the base URL and the API key. If an argument is None, uses its environment variable instead.
+    """Returns the base URL and the API key. An argument that is None defaults to its environment variable.
 
     Raises ValueError if the API key is missing, or if either value is not valid.
     """
@@ -129,7 +129,7 @@ def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
     if not key:
         raise ValueError("the API key is missing: pass api_key, or set PETSTORE_API_KEY")
     if not is_visible_ascii(key):
-        # Check this here, because the error message from httpx would show the key.
+        # Check the key here, because httpx would show it in an error message.
         raise ValueError("the API key contains invalid characters")
     return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key)
 

@@ -23,19 +23,19 @@ T = TypeVar("T")
 class Petstore(BaseClient):
     """A client for the pet store. Share one client among all threads, so that they all pause after a 429.
 
-    Every call honours `Retry-After` and retries failed requests. It raises a `PetstoreError` if the last retry fails.
+    Every call honours `Retry-After` and retries failed requests. It raises a `PetstoreError` if the last attempt fails.
 
     Args:
         api_key: The API key. Defaults to the environment variable `PETSTORE_API_KEY`.
         base_url: The base URL of the service. Defaults to the environment variable `PETSTORE_BASE_URL`, then to `LIVE`.
-        max_retries: How many times to retry a request after a connection error, a timeout, 408, 429 or 5xx.
+        max_retries: The maximum number of retries after a connection error, a timeout, or a status of 408, 429 or 5xx.
         timeout: The maximum number of seconds for one attempt. While the response headers arrive, the timeout applies
-            to each read, not to the whole attempt. An `httpx.Timeout` sets a timeout for each phase instead, including
-            connecting. None means no timeout.
+            to each read, not to the whole attempt. An `httpx.Timeout` sets a separate timeout for each phase and
+            overrides `connect_timeout`. None means no timeout.
         total_timeout: The maximum number of seconds for a call, including waits and retries. For `list_pets`, it
             applies to each page. If the next wait would exceed it, the call raises the last error immediately. None
             means no timeout.
-        connect_timeout: The maximum number of seconds for connecting. None means no timeout.
+        connect_timeout: The maximum number of seconds for opening a connection. None means no timeout.
         default_headers: Headers to send with every request.
         strict: Whether to send `Prefer: handling=strict`, so that the service rejects unknown parameters and members.
         http_client: The `httpx.Client` to use. It stays open when the `Petstore` client is closed. Its timeouts and
@@ -43,7 +43,7 @@ class Petstore(BaseClient):
         transport: An `httpx` transport. Cannot be combined with `http_client`.
         on_attempt: Called with an `Attempt` after each request.
         on_wait: Called with a `Wait` before each wait. A wait longer than 5 s is also logged as a warning.
-        clock, sleep, random: Replacements for `time.monotonic`, `time.sleep` and `random.random`, for tests.
+        clock, sleep, random: Replacements for `time.monotonic`, `time.sleep` and `random.random` in tests.
 
     Raises:
         ValueError: The API key is missing, the base URL is not valid, or an argument is out of range.
@@ -88,7 +88,7 @@ class Petstore(BaseClient):
 
     @property
     def with_raw_response(self) -> "PetstoreWithRawResponse":
-        """The same operations as on this client, except that each returns a `RawResponse`."""
+        """This client's operations, each of which returns a `RawResponse` instead of the parsed value."""
         return PetstoreWithRawResponse(self._operations)
 
     def list_pets(
@@ -109,8 +109,8 @@ class Petstore(BaseClient):
             cursor: The `next_cursor` of an earlier page, to continue after that page. By default, the iteration starts
                 at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
-                does not send it again. The iterator then returns the given page, or an empty page if only the `etag`
-                was given, with `not_modified` set. After that, it continues with the next page.
+                does not send it again. The iterator then yields the page that you passed, or an empty page if you
+                passed only an `etag`, with `not_modified` set, and continues with the next page.
 
         Raises:
             PetstoreError: A request failed during the iteration. To retry the same page, continue iterating.
@@ -141,7 +141,7 @@ class Petstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
-        """Returns one animal. Deprecated: use `list_pets` with a status instead. Will be removed on 5 December 2030.
+        """Returns one animal. Deprecated, to be removed on 5 December 2030: use `list_pets` with a status instead.
 
         Raises:
             PetstoreError: `PetNotFound` if the animal does not exist, or another subclass for other failures.
@@ -149,7 +149,7 @@ class Petstore(BaseClient):
         return _run(self._operations.fetch_pet(pet_id)).parse()
 
     def close(self) -> None:
-        """Closes the connections. The client cannot be used afterwards."""
+        """Closes the client, which must not be used afterwards. An `http_client` that you passed in stays open."""
         self._sender.close()
 
     def __enter__(self) -> Self:
@@ -160,7 +160,7 @@ class Petstore(BaseClient):
 
 
 class PetstoreWithRawResponse:
-    """The same operations as on `Petstore`, except that each returns a `RawResponse`."""
+    """The operations of `Petstore`, each of which returns a `RawResponse` instead of the parsed value."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -192,7 +192,7 @@ class PetstoreWithRawResponse:
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Requests one animal. Raises the same exceptions as `Petstore.get_pet`, which is also deprecated."""
+        """Requests one animal. Deprecated. Raises the same exceptions as `Petstore.get_pet`."""
         return _run(self._operations.fetch_pet(pet_id))
 
 
@@ -222,7 +222,7 @@ class PetIterator(_BlockingIterator[Pet]):
         self._pets = pets
 
     def pages(self) -> PageIterator:
-        """Iterates over the same animals page by page, from the start. Yields one empty page if the list is empty."""
+        """Returns a new iterator that yields the same animals in pages, or one empty page if there are no animals."""
         return PageIterator(self._pets.pages())
 
 

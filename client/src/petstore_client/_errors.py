@@ -25,11 +25,11 @@ from typing import Any
 
 from petstore_client._models import RateLimit
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # the default for errors that tests create without headers
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # the default, so that tests can create errors without headers
 
 
 class PetstoreError(Exception):
-    """The base class of every exception that a call raises."""
+    """The base class of the exceptions that a failed call raises."""
 
     code: str
     """Machine-readable. The service's code, or one of the client's codes if there was no response."""
@@ -80,7 +80,7 @@ class ApiError(PetstoreError):
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # never None
     retry_after: float | None = None
-    """How many seconds to wait (`Retry-After`), or None."""
+    """How many seconds to wait, from `Retry-After`, or None if the response does not say."""
 
     def _details(self) -> list[str]:
         wait = [] if self.retry_after is None else [f"retry after {self.retry_after:.0f} s"]
@@ -147,7 +147,7 @@ class TimedOut(PetstoreError):
 
 
 class UnexpectedResponse(PetstoreError):
-    """The status indicates success, but the body does not match this API. Check the base URL."""
+    """The status indicates success, but the body is not what this API returns. Check the base URL."""
 
     status: int  # pyright: ignore[reportIncompatibleVariableOverride]  # never None in this class
     headers: Mapping[str, str] = _NO_HEADERS  # pyright: ignore[reportIncompatibleVariableOverride]  # never None
@@ -192,8 +192,8 @@ def api_error(
 
 def _class_for(code: str, status: int) -> type[ApiError]:
     # A retryable status determines the class regardless of the code, because the response may come from a proxy.
-    # However, malformed_request always means InvalidRequest. The service also sends it with 501 and 505, and a retry
-    # would not help.
+    # However, malformed_request always means InvalidRequest, because the service also sends this code with a 501 or
+    # 505, and a retry would not help.
     if code == "malformed_request":
         return InvalidRequest
     if status == 429:

@@ -1,7 +1,7 @@
 """Escapes characters that a terminal or a log viewer would interpret instead of displaying. No I/O."""
 
-# Control characters (C0, DEL, C1), line and paragraph separators, marks that change the direction of text, and lone
-# surrogates, which cannot be written as UTF-8.
+# Control characters (C0, DEL, C1), bidirectional formatting characters, line and paragraph separators, and lone
+# surrogates, which cannot be encoded as UTF-8.
 _INTERPRETED = (
     *range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A),
     *range(0xD800, 0xE000),

@@ -7,7 +7,7 @@ from typing import Literal
 from petstore_client._escaping import escape
 from petstore_client._models import Model
 
-# This logger has no NullHandler, so that Python prints warnings even if the program does not configure logging.
+# This logger deliberately has no NullHandler, so that warnings are printed even if the program does not set up logging.
 logger = logging.getLogger("petstore_client")
 
 WaitReason = Literal["minute_limit", "day_limit", "ban", "outage", "failure", "no_response"]
@@ -33,14 +33,14 @@ class Attempt(Model, frozen=True):
     """The number of the attempt, starting at 1."""
     max_attempts: int
     seconds: float
-    """From sending the request to the end of the response."""
+    """The time from sending the request to the end of the response."""
     status: int | None
     """None if there was no response."""
     code: str | None
-    """The error's code; None for a success."""
+    """The error's code, or None if the request succeeded."""
     request_id: str | None
     wait: float | None
-    """Seconds until the next attempt; None if there is none."""
+    """The number of seconds until the next attempt, or None if this was the last attempt."""
 
     def __str__(self) -> str:
         result = f"{self.status or 'no response'}{f' {self.code}' if self.code else ''}"

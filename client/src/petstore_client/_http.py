@@ -1,6 +1,6 @@
 """The senders, which use httpx: a blocking sender for the sync client and an async sender for the async client.
 
-Importing httpx takes most of a client's start-up time, so this module is imported when the first client is created.
+Importing httpx takes most of a client's start-up time, so this module is not imported until a client is created.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from petstore_client import __version__
 from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
-# httpx raises InvalidURL or UnicodeError if the address of a redirect or a proxy is invalid.
+# httpx raises InvalidURL or UnicodeError if the URL of a redirect or a proxy is invalid.
 FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
 
 
 class Endpoint:
-    """The base URL and the API key.
+    """The base URL of the service, and the headers with the API key.
 
     Raises ValueError if the base URL is not valid. The message does not show the URL, which may contain a password.
     """
@@ -27,7 +27,7 @@ class Endpoint:
     def __init__(self, base_url: str, api_key: str) -> None:
         _check_url(base_url)
         self.base_url = base_url
-        # The repr of httpx.Headers shows "[secure]" instead of the key, even in a debugger.
+        # Keep the key in httpx.Headers, whose repr shows "[secure]" instead of the key, even in a debugger.
         self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
     def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
@@ -51,16 +51,16 @@ def _check_url(base_url: str) -> None:
         raise ValueError("base_url must start with http:// or https://")
     try:
         url = httpx.URL(base_url)
-        url.raw_host.decode("ascii").encode("idna")  # the socket module encodes host names the same way
+        url.raw_host.decode("ascii").encode("idna")  # fails if the socket module could not encode the host name
     except (httpx.InvalidURL, UnicodeError) as error:
         why = f": {error}" if "@" not in base_url else ""
         raise ValueError(f"base_url is not a valid URL{why}") from error
     if not url.host or (url.port or 0) > 65535:
         raise ValueError("base_url must have a host, and its port must be at most 65535")
     if url.userinfo:
-        raise ValueError("base_url must not have a user or a password; use an API key instead")
+        raise ValueError("base_url must not contain a user name or password; use an API key instead")
     if "?" in base_url or "#" in base_url:
-        raise ValueError("base_url must not have a query or a fragment")
+        raise ValueError("base_url must not contain a query or a fragment")
 
 
 def _check_transport(client: object, transport: object) -> None:

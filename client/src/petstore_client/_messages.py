@@ -14,7 +14,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     read: float
     write: float
     pool: float
-    """For getting a permit from the rate limiter, and for getting a free connection."""
+    """The timeout for getting a permit from the rate limiter, and for getting a free connection."""
 
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):

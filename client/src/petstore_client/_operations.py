@@ -24,7 +24,7 @@ from petstore_client._responses import RawResponse, read_page, read_pet, request
 from petstore_client._retries import delay_after, is_retryable, wait_reason
 
 PAGE_SIZE = 100
-MIN_POLL, MAX_POLL = 0.005, 0.25  # the number of seconds between checks for a free permit
+MIN_POLL, MAX_POLL = 0.005, 0.25  # the shortest and longest time between checks for a free permit, in seconds
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -100,12 +100,12 @@ class Operations:
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Coroutine[Any, Any, RawResponse[Pet]]:
         """Requests one animal. Raises PetstoreError if the request fails."""
-        # Do not use `async def`, because `deprecated` would then import asyncio, which takes longer than importing the
+        # Do not use `async def`, because `deprecated` would then import asyncio, which takes longer to import than the
         # rest of the package.
         return self.fetch_pet(pet_id)
 
     async def fetch_pet(self, pet_id: int) -> RawResponse[Pet]:
-        """Requests one animal without a deprecation warning.
+        """Requests one animal without issuing a deprecation warning.
 
         The clients issue the warning themselves, so that it points to the caller's line.
         """
@@ -155,7 +155,7 @@ class Operations:
     async def _call(
         self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes | None = None
     ) -> Response:
-        """Sends a request, and retries it if necessary. Returns the successful response, or raises the last error."""
+        """Sends a request, retrying it if necessary. Returns the successful response, or raises the last error."""
         options, number = self.options, 0
         deadline = self._clock() + options.total_timeout
         request = Request(method, path, _headers(options, headers or {}), body, options.timeouts)
@@ -207,8 +207,8 @@ class Operations:
     async def _acquire(self, request: Request, deadline: float, last_error: PetstoreError | None) -> None:
         """Waits until the rate limiter lets this call send a request. `last_error` is the previous attempt's error.
 
-        Raises RateLimited if the pause ends after the deadline. If the deadline passes or the wait for a permit times
-        out, raises the last error, or TimedOut on the first attempt.
+        Raises RateLimited if a pause would not end before the deadline. If the deadline passes or the wait for a permit
+        times out, raises `last_error`, or TimedOut if this is the first attempt.
         """
         poll, polled = MIN_POLL, 0.0
         while (now := self._clock()) < deadline:

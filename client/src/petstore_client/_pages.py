@@ -13,7 +13,7 @@ FetchPage = Callable[[int, str | None, Page | str | None], Awaitable[RawResponse
 
 
 def limit_of(page_size: int, max_items: int | None) -> int:
-    """Returns the maximum number of animals to request for the next page."""
+    """Returns the `limit` parameter for the next page."""
     return page_size if max_items is None else min(page_size, max_items)
 
 
@@ -43,7 +43,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
             raise StopAsyncIteration
         limit = limit_of(self._page_size, self._remaining)
         page = (await self._fetch(limit, self._cursor, self._if_none_match)).parse()
-        # Update the state only on success, so that after an error, the next call fetches the same page again.
+        # Update the state only on success, so that the next call after an error fetches the same page again.
         self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
         if self._remaining is not None:
             if len(page) > self._remaining:  # the service ignored the limit
@@ -76,7 +76,7 @@ class AsyncPetIterator(AsyncIterator[Pet]):
         self._page: Iterator[Pet] = iter(())
 
     def pages(self) -> AsyncPageIterator:
-        """Iterates over the same animals page by page, from the start. Yields one empty page if the list is empty."""
+        """Returns a new iterator that yields the same animals in pages, or one empty page if there are no animals."""
         return self._new_pages()
 
     async def __anext__(self) -> Pet:

@@ -1,9 +1,8 @@
 """Limits requests from all threads and tasks that share a client, so that the API key is not banned. No I/O.
 
-After a 429, no call sends a request until the pause is over. The number of requests in flight never exceeds the number
-of remaining requests that the last response reported, except that one request is always allowed. Before the first
-response, only one request may be in flight. As a result, the service usually rejects only one request when the limit is
-reached.
+After a 429, no call sends a request until the pause is over. There are never more requests in flight than the last
+response reported as remaining, except that one request is always allowed. Before the first response, only one request
+may be in flight. As a result, the service usually rejects only one request when the limit is reached.
 """
 
 import math
@@ -59,7 +58,7 @@ class RateLimiter:
                 self.rate_limit = _newer(self.rate_limit, limit)
 
     def pause(self, refusal: RateLimited, started: float, now: float, fraction: float) -> float:
-        """Pauses all calls after a request sent at `started` received a 429. Returns the time when the pause ends.
+        """Pauses all calls because a request sent at `started` received a 429. Returns the time when the pause ends.
 
         Must be called before `release`, so that no other call can send a request in between.
         """
@@ -81,7 +80,7 @@ class RateLimiter:
 
 
 def _newer(seen: RateLimit | None, new: RateLimit) -> RateLimit:
-    """Returns the newer limit. Responses can arrive out of order, but `remaining` only decreases within a window."""
+    """Returns the more recent state. Responses can arrive out of order, but `remaining` never increases in a window."""
     if seen is not None and (seen.limit, seen.reset) == (new.limit, new.reset) and seen.remaining < new.remaining:
         return seen
     return new

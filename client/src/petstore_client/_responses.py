@@ -14,7 +14,7 @@ from petstore_client._retries import retry_after
 
 T = TypeVar("T")
 
-# msgspec raises these exceptions for malformed JSON or wrong types, invalid UTF-8, and deeply nested JSON.
+# msgspec raises these for malformed JSON or wrong types, for invalid UTF-8, and for deeply nested JSON, respectively.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -31,7 +31,7 @@ class RawResponse(Generic[T]):
         self._read = read
 
     def parse(self) -> T:
-        """Returns the same value that the call would return without `with_raw_response`.
+        """Returns the animal or the page that the response contains.
 
         Raises UnexpectedResponse if the response cannot be parsed.
         """
@@ -91,7 +91,7 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
         body = _read_error(outcome.body)
     except UNREADABLE:
         # The response is probably from a proxy, not from the service.
-        body = _ErrorBody("unknown", f"the response is {outcome.status} with an unexpected body")
+        body = _ErrorBody("unknown", f"received a {outcome.status} response with an unexpected body")
     wait = retry_after(outcome.headers, now)
     return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))
 

@@ -22,16 +22,16 @@ _MAX_RETRY_AFTER = 1e9  # in seconds; longer values are capped, so that float ar
 
 
 def is_retryable(error: PetstoreError | None) -> bool:
-    """Returns whether a retry may succeed. Retries are safe, because every create has an idempotency key."""
+    """Returns whether a retry may succeed. Retries are safe, because every create request has an idempotency key."""
     return isinstance(error, RateLimited | ServerError | RequestTimeout | ConnectionFailed | TimedOut)
 
 
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
     """Returns how many seconds to wait after `number` consecutive failures.
 
-    `fraction` is a random number from 0 to 1 that determines the jitter, so that clients that failed together do not
-    retry together. If the response contained a `Retry-After` header, the delay is that time plus jitter. Otherwise,
-    it is an exponential backoff, up to half of which is jitter.
+    `fraction` is a random number from 0 to 1 that determines the jitter, which keeps clients that fail at the same time
+    from retrying at the same time. If the response contained a `Retry-After` header, the delay is that time plus
+    jitter. Otherwise, it is an exponential backoff, up to half of which is jitter.
     """
     asked = error.retry_after if isinstance(error, ApiError) else None
     bound = max_jitter(asked or 0.0, number)
@@ -41,7 +41,7 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
 def max_jitter(asked: float, number: int) -> float:
     """Returns the maximum jitter in seconds.
 
-    It starts at 0.5 s or a tenth of `Retry-After`, whichever is longer, and doubles with each failure, up to 8 s.
+    It is 0.5 s or a tenth of `Retry-After`, whichever is longer, doubled for each further failure, up to 8 s.
     """
     return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
 
@@ -63,8 +63,8 @@ def wait_reason(error: PetstoreError) -> WaitReason:
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Returns the `Retry-After` header as a number of seconds, or None if it is absent, malformed or in the past.
 
-    If the header contains a date, it is compared with the response's `Date` header, because both come from the same
-    clock. If there is no `Date` header, it is compared with the Unix time `now`.
+    If the header contains a date, that date is compared with the response's `Date` header, because both come from the
+    same clock. If there is no `Date` header, the date is compared with the Unix time `now`.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
