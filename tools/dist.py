@@ -35,29 +35,24 @@ def main() -> int:
 
 
 def source_date_epoch() -> int:
-    """Returns the time of all files in the archives: SOURCE_DATE_EPOCH or, by default, the time of the last commit."""
+    """Returns the time of all files in the archives.
+
+    This is SOURCE_DATE_EPOCH, the time of the last commit or, without Git, the time of the last change to CHANGELOG.md.
+    """
     named = os.environ.get("SOURCE_DATE_EPOCH")
-    if named is None:
+    if named is not None:
+        return int(named)
+    if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-        named = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return int(named)
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return int((ROOT / "CHANGELOG.md").stat().st_mtime)
 
 
-def build(project: Path, into: Path, epoch: int) -> None:
+def build(project: Path, into: Path, epoch: int, targets: tuple[str, ...] = ("sdist", "wheel")) -> None:
     """Builds the wheel and the source archive of one distribution, with the pinned backend of this environment."""
+    chosen = [word for target in targets for word in ("--target", target)]
     subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "hatchling",
-            "build",
-            "--directory",
-            str(into),
-            "--target",
-            "sdist",
-            "--target",
-            "wheel",
-        ],
+        [sys.executable, "-m", "hatchling", "build", "--directory", str(into), *chosen],
         cwd=project,
         env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
         check=True,

@@ -52,7 +52,7 @@ class NoData(OperatorError):
 
     def __init__(self, data: Path, hint: str = "") -> None:
         cause = ": it is a file, not a directory" if data.is_file() else "" if data.exists() else ": it does not exist"
-        super().__init__(f"{data.absolute()} contains no Petstore data{cause}{hint}")
+        super().__init__(f"{data.absolute()} has no Petstore data{cause}{hint}")
 
 
 class InUse(OperatorError):

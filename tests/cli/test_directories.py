@@ -59,7 +59,7 @@ def test_a_directory_with_other_content_is_refused_and_stays_as_it_is(
     lines = said.stderr.splitlines()
     assert said.returncode == 2, said
     if words != ["keys", "identify"]:  # which reads a secret first
-        assert lines[-1] == f"petstore: {home} contains no Petstore data", said.stderr
+        assert lines[-1] == f"petstore: {home} has no Petstore data", said.stderr
     assert "rm " not in said.stderr
     assert ({path: path.lstat().st_mode for path in home.rglob("*")}, (home / "notes.txt").read_text()) == (
         before,
@@ -110,7 +110,7 @@ def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: P
     )  # fmt: skip
     path = elsewhere / "petstore-data"
     expected = (
-        f"petstore: {path} contains no Petstore data: it does not exist; give the data directory with --data DIR\n"
+        f"petstore: {path} has no Petstore data: it does not exist; give the data directory with --data DIR\n"
     )
     assert (said.returncode, said.stderr) == (2, expected)
     assert list(elsewhere.iterdir()) == []
@@ -121,7 +121,7 @@ def test_a_file_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
     file = tmp_path / "data/live.db"
     message = Commands(Server(file)).fails_in_one_line("keys", "list")
-    assert message == f"{file} contains no Petstore data: it is a file, not a directory"
+    assert message == f"{file} has no Petstore data: it is a file, not a directory"
 
 
 @pytest.mark.parametrize("moment", ["lock", "metrics", "empty store", "gate only"])

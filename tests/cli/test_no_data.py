@@ -36,7 +36,7 @@ NEED_DATA = [
 def test_a_command_that_needs_data_creates_none(without_data: Commands, words: list[str]) -> None:
     server = without_data.server
     subject, cause = (server.store, "") if server.store else (server.data, ": it does not exist")
-    assert without_data.fails_in_one_line(*words) == f"{subject} contains no Petstore data{cause}"
+    assert without_data.fails_in_one_line(*words) == f"{subject} has no Petstore data{cause}"
     assert not server.data.exists()
     if server.store:
         schemas = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'petstore%'"
@@ -56,7 +56,7 @@ def test_data_on_servers_are_read_without_a_data_directory(tmp_path: Path) -> No
     assert not elsewhere.data.exists()
     elsewhere.server.gate = None  # so that the gate is a file in the directory
     assert (
-        elsewhere.fails_in_one_line("pets", "list") == f"{elsewhere.data} contains no Petstore data: it does not exist"
+        elsewhere.fails_in_one_line("pets", "list") == f"{elsewhere.data} has no Petstore data: it does not exist"
     )
 
 

@@ -88,7 +88,7 @@ WRONG = [
     ("copy --to-store DIR --to-gate memcached://x", "--to-gate memcached: give redis://host:6379/0"),
     ("console --port abc", "is not a whole number from 1 to 65,535"),
     ("console --host 0.0.0.0", "or use --host 127.0.0.1 and ssh -L"),
-    ("keys list --data nowhere", "nowhere contains no Petstore data"),
+    ("keys list --data nowhere", "nowhere has no Petstore data"),
     ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
     ("help nothing", "No such command 'nothing'"),
     ("help keys crate", "did you mean create?"),

@@ -237,7 +237,7 @@ def test_backup_of_nothing_is_refused(tmp_path: Path) -> None:
     commands = Commands(Server(tmp_path / "data"))
     assert (
         commands.fails_in_one_line("backup", str(tmp_path / "backup.zip"))
-        == f"{commands.data} contains no Petstore data: it does not exist"
+        == f"{commands.data} has no Petstore data: it does not exist"
     )
     assert not (tmp_path / "data").exists()
 

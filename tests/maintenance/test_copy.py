@@ -254,7 +254,7 @@ def test_the_directory_of_a_copy_is_locked_while_it_is_made(tmp_path: Path, monk
 
 def test_a_copy_without_data_is_refused_in_one_line(tmp_path: Path) -> None:
     message = Commands(Server(tmp_path / "a")).fails_in_one_line("copy", "--to-store", str(tmp_path))
-    assert message == f"{tmp_path / 'a'} contains no Petstore data: it does not exist"
+    assert message == f"{tmp_path / 'a'} has no Petstore data: it does not exist"
     assert not (tmp_path / "a").exists()
 
 

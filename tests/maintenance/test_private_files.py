@@ -251,7 +251,7 @@ def test_a_url_is_read_from_a_file(tmp_path: Path) -> None:
         assert "postgresql" in other.run("check").stdout
         empty = shared(Postgres).url(), shared(Redis).url()
         message = other.fails_in_one_line("pets", "list", "--store", empty[0], "--gate", empty[1])
-        assert f"{empty[0]} contains no Petstore data" in message  # the option overrides the variable
+        assert f"{empty[0]} has no Petstore data" in message  # the option overrides the variable
         patch.setenv("PETSTORE_STORE", empty[0])
         assert "--store cannot be combined with --store-file" in other.fails_in_one_line("pets", "list")
 

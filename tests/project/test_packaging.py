@@ -80,6 +80,27 @@ def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
     assert [file.name for file in again if file.read_bytes() != (archives / file.name).read_bytes()] == []
 
 
+def test_the_image_is_built_from_the_same_wheel(archives: Path, tmp_path: Path) -> None:
+    """Builds the wheel from the files that .dockerignore lets through, as the Containerfile does."""
+    _, *exceptions = (ROOT / ".dockerignore").read_text().split()
+    admitted = tuple(line.removeprefix("!") for line in exceptions if line.startswith("!"))
+    for name in tracked("."):
+        if name in admitted or name.startswith(tuple(f"{path}/" for path in admitted)):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    dist.build(tmp_path, tmp_path / "dist", EPOCH, ("wheel",))
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert wheel.read_bytes() == (archives / wheel.name).read_bytes()
+
+
+def test_without_git_files_have_the_time_of_the_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    monkeypatch.setattr(dist, "ROOT", tmp_path)
+    (tmp_path / "CHANGELOG.md").touch()
+    os.utime(tmp_path / "CHANGELOG.md", (EPOCH, EPOCH))
+    assert dist.source_date_epoch() == EPOCH
+
+
 def test_the_wheel_has_every_file_of_the_package_and_of_deploy(archives: Path) -> None:
     packed = set(zipfile.ZipFile(next(archives.glob("petstore-*.whl"))).namelist())
     wanted = [name.removeprefix("src/") for name in tracked("src/petstore")]

@@ -133,7 +133,7 @@ async def check_data(settings: Settings) -> None:
         return
     check_encoding(settings.data)
     if not await _has_schemas(settings.store):
-        raise OperatorError(f"{without_password(settings.store)} contains no Petstore data")
+        raise OperatorError(f"{without_password(settings.store)} has no Petstore data")
 
 
 def no_data(settings: Settings) -> data_dir.NoData:
