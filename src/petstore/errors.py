@@ -73,7 +73,7 @@ class RateLimitExceeded(RequestError):
 class KeyBanned(RequestError):
     code = "key_banned"
     usual = (
-        "This key is temporarily banned because it kept sending requests after it was refused."
+        "This key is temporarily banned because too many consecutive requests were refused."
         " Wait for the number of seconds in Retry-After."
     )
 
@@ -120,7 +120,7 @@ class Gone(RequestError):
 
 class BodyTooLarge(RequestError):
     code = "body_too_large"
-    usual = "The body must have at most 65536 bytes."
+    usual = "The body must not be larger than 65536 bytes."
 
 
 class UnsupportedMediaType(RequestError):

@@ -39,10 +39,10 @@ PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorizati
 REJECTIONS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The request did not arrive in time."),
-    414: ("malformed_request", "The address of the request is too long."),
-    431: ("malformed_request", "The header fields of the request are too large or too many."),
-    501: ("malformed_request", "The Transfer-Encoding of the request is not supported."),
-    505: ("malformed_request", "The HTTP version of the request is not supported."),
+    414: ("malformed_request", "The request URL is too long."),
+    431: ("malformed_request", "The request has too many header fields, or they are too large."),
+    501: ("malformed_request", "The request's Transfer-Encoding is not supported."),
+    505: ("malformed_request", "The request's HTTP version is not supported."),
 }
 
 

@@ -272,4 +272,4 @@ async def read_body(request: Request) -> bytes:
 
 
 def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")
+    return BodyTooLarge(f"The body must not be larger than {BODY_MAX} bytes.")
