@@ -33,7 +33,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 class FoundEntries(NamedTuple):
     """Matching entries with their numbers, newest first.
 
-    If `more` is true, the search can be continued with the entries numbered below `searched_to`.
+    If `more` is true, the search can continue with the entries whose numbers are below `searched_to`.
     """
 
     entries: list[tuple[int, AuditEntry]]

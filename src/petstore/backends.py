@@ -23,7 +23,8 @@ from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
 from petstore.store.schema import UNFINISHED_COPY
 
-# How many admission totals to add per transaction. Transactions must be short, because creates wait for them.
+# The number of admission totals to add per transaction. Transactions must be short, because create requests wait for
+# them.
 TOTALS_MAX = 250
 
 
@@ -39,12 +40,12 @@ class Backends:
         migrate: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
-        """Opens the backends. On failure, raises OperatorError or Unavailable.
+        """Opens the backends. Raises OperatorError or Unavailable on failure.
 
         If `alone` is true, takes the exclusive lock, so that no other process can use the data directory. `serving` is
         true for the service and false for operators' commands. If `migrate` is false, no store is created or migrated.
-        If the store is in PostgreSQL and the gate is in Redis, only the service uses the data directory, which then
-        contains the file for the fallback.
+        If the store is in PostgreSQL and the gate is in Redis, operators' commands do not use the data directory. The
+        service still needs it, for example for the fallback's gate file.
         """
         self._settings = settings
         self._locked = serving or settings.store is None or settings.gate is None
@@ -56,7 +57,7 @@ class Backends:
                 lock.enter_context(exclusive_lock(settings.data) if alone else shared_lock(settings.data))
             has_gate_file = gate_file(settings.gate, settings.data).exists()
             if not self._locked or not (migrate or has_gate_file):
-                # This command must not create files in the data directory, so use a temporary, empty gate file.
+                # This command must not create files in the data directory, so it uses an empty, temporary gate file.
                 elsewhere = Path(lock.enter_context(tempfile.TemporaryDirectory(prefix="petstore-")))
                 self.gate = open_gate_for(msgspec.structs.replace(settings, data=elsewhere))
             else:
@@ -69,10 +70,11 @@ class Backends:
             self._lock = lock.pop_all()
 
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
-        """Adds the gate's admission counts to the keys' usage at time `at`. If `key_ids` is None, does so for all keys.
+        """Adds the gate's admission counts to the usage of these keys, or of all keys if `key_ids` is None.
 
-        Any process may call this at any time, because each admission is added only once. Raises Unavailable if the gate
-        or a store is unavailable. In that case, a later call adds the missing admissions.
+        `at` is the time under which the usage is stored. Any process may call this at any time, because each admission
+        is added only once. Raises Unavailable if the gate or a store is unavailable. In that case, a later call adds
+        the missing admissions.
         """
         async for totals in self.gate.admissions(key_ids):
             for environment, store in self.stores.items():
@@ -134,7 +136,7 @@ def prepare(settings: Settings) -> None:
 
 
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
-    """Renames the gate file if it is damaged. If `thoroughly` is true, reads the whole file to detect any damage.
+    """Renames the gate file if it is damaged. If `thoroughly` is true, reads the whole file even if it is marked clean.
 
     Raises OperatorError if the data directory is not safe, or if this version or this user cannot use the file.
     """
@@ -166,7 +168,7 @@ def mark_gate_clean(settings: Settings) -> None:
 
 
 def open_gate_for(settings: Settings) -> Gate:
-    """Opens the gate that the settings specify. For the exceptions, see `open_gate`."""
+    """Opens the gate that the settings specify. Raises the same errors as `open_gate`."""
     bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
     given_clock = settings.clock_file is not None
     policy = GatePolicy(bans, settings.address_per_minute, settings.gate_outage, given_clock)
@@ -193,7 +195,7 @@ def open_stores_for(
 
 
 def clock_of(settings: Settings) -> Callable[[], float]:
-    """Returns the system clock or, in tests, the system clock shifted by the number of seconds in a file."""
+    """Returns the system clock. In tests, the clock is shifted by the number of seconds in a file."""
     file = settings.clock_file
     if file is None:
         return time.time

@@ -1,4 +1,4 @@
-"""The kinds of change that a store announces. The gate keeps a version number for each kind."""
+"""The kinds of changes that a store announces to the gate, which keeps a version number for each kind."""
 
 from typing import Literal, get_args
 

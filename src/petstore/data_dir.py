@@ -6,7 +6,7 @@ choice. The directory must therefore belong to a trusted user, and no one else m
 Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
 a crash. A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames
 that subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data remains
-in use. If it is interrupted after the rename, the next process that takes a lock completes it.
+in use. If it is interrupted after the rename, the next process that takes a lock completes the restore.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive 
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
-STAGE = "restore.part"  # the directory in which a restore prepares its files; can be deleted if no restore is running
+STAGE = "restore.part"  # where a restore prepares its files; the directory can be deleted if no restore is running
 READY = "restore"  # to commit a restore, STAGE is renamed to READY; the files are then moved into place
 NEW, OLD = "new", "old"
-# These files store the addresses at which the service and the console last listened.
+# These files record the addresses on which the service and the console last listened.
 SERVICE_ADDRESS, CONSOLE_ADDRESS = "service-address", "console-address"
 METRICS = "metrics"  # the workers' metrics (observability/multiprocess.py)
-# The names of the files and directories that Petstore creates here. Petstore does not touch any others.
+# Matches the files and directories that Petstore creates here. Petstore never touches any others.
 _OWN_NAME = re.compile(
     r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
     r"|replaced-.*|service-address|console-address"
@@ -60,7 +60,7 @@ class InUse(OperatorError):
 
 
 def has_data(data: Path) -> bool:
-    """Whether the directory contains a store or an interrupted restore. Raises OperatorError."""
+    """Whether the directory contains a store or the files of an interrupted restore. Raises OperatorError."""
     check_encoding(data)
     with os_errors_of(f"--data {data}"):
         return any(exists(data / name) for name in (*STORE_FILES, READY))
@@ -125,7 +125,7 @@ def check_safe(data: Path) -> None:
         if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
             raise _writable_by_others(data)
         for path in own_files(data):
-            with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file
+            with contextlib.suppress(FileNotFoundError):  # another process might have just removed the file
                 if kind := _odd_kind(path):
                     raise OperatorError(
                         f"Refusing to open {path}: it is a {kind}. Remove it with `rm {shlex.quote(str(path))}`."
@@ -182,7 +182,7 @@ def readable_by_others(data: Path) -> list[Path]:
     """Checks the directory and Petstore's files in it. Returns the paths that other users can access."""
     found = []
     for path in (data, *own_files(data)):
-        with contextlib.suppress(FileNotFoundError):  # a running command may have removed the file
+        with contextlib.suppress(FileNotFoundError):  # another process might have just removed the file
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISLNK(mode):
                 found.append(path)
@@ -201,7 +201,7 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
                 raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
-            time.sleep(0.01 + os.getpid() % 20 / 1000)  # each waiting process retries at a different time
+            time.sleep(0.01 + os.getpid() % 20 / 1000)  # so that waiting processes retry at different times
         yield
     finally:
         os.close(file)
@@ -236,7 +236,7 @@ def is_locked(data: Path) -> bool:
 
 
 def _open_lock(data: Path) -> int:
-    """Opens the lock file, and creates the file and the directory if necessary. Raises OperatorError."""
+    """Opens the lock file, creating the file and the directory if necessary. Raises OperatorError."""
     create(data)
     try:
         file = open_file(data / LOCK)
@@ -262,7 +262,7 @@ def _try_shared(file: int, data: Path) -> bool:
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
-    else:  # release the shared lock, because two processes that both kept it would wait for each other
+    else:  # release the shared lock; two processes that both kept it would wait for each other forever
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
@@ -279,7 +279,7 @@ def _try_lock(file: int, operation: int) -> bool:
 def stage_restore(data: Path) -> Iterator[Path]:
     """Creates a subdirectory for the restored files. The caller must hold the exclusive lock.
 
-    Removes the subdirectory on exit, unless `commit_restore` was called.
+    Removes the subdirectory on exit unless the caller has called `commit_restore`.
     """
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
@@ -302,9 +302,9 @@ def commit_restore(data: Path) -> Path | None:
 
 
 def complete_restore(data: Path) -> Path | None:
-    """Moves the files of a committed restore into place. If this is interrupted by a crash, the next call resumes it.
+    """Moves the files of a committed restore into place. If a crash interrupts the move, the next call resumes it.
 
-    Also moves the old gate file away, so that counters start at zero. Returns the subdirectory that now
+    Also moves the old gate file out of the way, so that counters start at zero. Returns the subdirectory that now
     contains the old files, if any.
     """
     ready = data / READY

@@ -13,7 +13,7 @@ from petstore.errors import OperatorError
 from petstore.wording import when
 
 Unit = tuple[str, ...]  # field names; the first one is also the unit's name
-SOMEONE = "someone else"  # in messages, the console replaces this with the operator's name from the audit log
+SOMEONE = "someone else"  # the console replaces these words in messages with the operator's name from the audit log
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -37,7 +37,7 @@ def given(changes: msgspec.Struct) -> dict[str, Any]:
 
 
 def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
-    """Returns the changes in `wanted`, except for units whose values are the same as in `started`."""
+    """Returns the changes in `wanted`, leaving out units whose values are unchanged since `started`."""
     new = given(wanted)
     changed = [unit for unit in units if any(getattr(wanted, field) != getattr(started, field) for field in unit)]
     return type(wanted)(**{field: new[field] for unit in changed for field in unit if field in new})
@@ -46,8 +46,8 @@ def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
 def edited(record: R, new: Mapping[str, Any], base: R | None, units: Sequence[Unit]) -> R:
     """Returns the record with the new values.
 
-    `base` is the record as the operator saw it. Raises Conflict if someone else has since changed a unit that the
-    operator is changing, unless both made the same change. If `base` is None, does not check for conflicts.
+    `base` is the record as the operator saw it, or None to skip the conflict check. Raises Conflict if someone else has
+    since changed a unit that the operator is changing, unless both made the same change.
     """
     conflicts = [
         unit

@@ -29,7 +29,7 @@ STATUS_OF_CODE = {
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
-    "malformed_request": 400,  # depending on the cause, the status can also be 414, 431, 501 or 505
+    "malformed_request": 400,  # or 414, 431, 501 or 505, depending on the cause
     "gone": 410,
     "body_too_large": 413,
     "unsupported_media_type": 415,
@@ -48,7 +48,7 @@ class PetstoreError(Exception):
 class RequestError(PetstoreError):
     """A request failed. The client receives an `Error` body and the given headers.
 
-    `usual` is the default message, or an example if the actual message depends on the request.
+    `usual` is the default message, or an example of it if the message depends on the request.
     """
 
     code: ClassVar[str]
@@ -73,7 +73,7 @@ class RateLimitExceeded(RequestError):
 class KeyBanned(RequestError):
     code = "key_banned"
     usual = (
-        "This key is temporarily banned because it kept sending requests after it was refused."
+        "This key is temporarily banned because too many consecutive requests were refused."
         " Wait for the number of seconds in Retry-After."
     )
 
@@ -120,7 +120,7 @@ class Gone(RequestError):
 
 class BodyTooLarge(RequestError):
     code = "body_too_large"
-    usual = "The body must have at most 65536 bytes."
+    usual = "The body must not be larger than 65536 bytes."
 
 
 class UnsupportedMediaType(RequestError):

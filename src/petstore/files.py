@@ -1,7 +1,7 @@
 """Opens, writes and replaces files safely.
 
-By creating a symlink in the right place, another user could make a command overwrite any file. These functions
-therefore do not follow symlinks, and do not write where an untrusted user could replace the file.
+By creating a symlink in the right place, another user could trick a command into overwriting any file. For this reason,
+these functions do not follow symlinks, and do not write where an untrusted user could replace the file.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def os_errors_of(subject: object) -> Iterator[None]:
 def exists(path: Path) -> bool:
     """Like `Path.exists`, but raises PermissionError if access is denied.
 
-    In that case, `Path.exists` returns False in Python 3.14 and later.
+    Since Python 3.14, `Path.exists` returns False in that case.
     """
     try:
         path.stat()
@@ -39,7 +39,7 @@ def exists(path: Path) -> bool:
 
 
 def check_encoding(path: Path) -> None:
-    """Raises OperatorError if the path is not UTF-8, because SQLite and LMDB cannot open such a path."""
+    """Raises OperatorError if the path is not valid UTF-8, because SQLite and LMDB cannot open such a path."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
@@ -64,7 +64,7 @@ def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
 
 def open_regular(path: Path | str, flags: int) -> int:
     """Opens a regular file and returns its descriptor. Raises OSError, for example if the path is a directory."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # opening a pipe must not block
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)  # O_NONBLOCK, because opening a pipe could block
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -116,8 +116,7 @@ def sync(path: Path) -> None:
 def check_target(file: Path, trusted: Collection[int]) -> None:
     """Raises OperatorError if the output file is a symlink, or if an untrusted user could replace it.
 
-    World-writable directories are accepted if they have the sticky bit, because users can then replace only their own
-    files.
+    World-writable directories are accepted if they have the sticky bit, which lets users replace only their own files.
     """
     with os_errors_of(file):
         if file.is_symlink():

@@ -1,8 +1,8 @@
 """API keys: secrets, hashes and states.
 
 A secret consists of the prefix `pets_live_` or `pets_test_`, 30 random base62 characters, and a checksum. The checksum
-is the CRC-32 of all preceding characters, encoded as 6 base62 characters. With the checksum, scanners can recognise a
-leaked key offline, and the service can reject a mistyped key without looking it up.
+is the CRC-32 of all preceding characters, encoded as 6 base62 characters. It lets scanners recognise a leaked key
+offline, and lets the service reject a mistyped key without looking it up.
 """
 
 import hashlib
@@ -77,8 +77,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's changes to a key. UNSET leaves a field unchanged.
 
-    `suspended` is the time at which the key is suspended, or None to resume the key. `revoked` is the time at which the
-    key is revoked.
+    `suspended` is the time at which the key was suspended, or None to resume it. `revoked` is the time at which the key
+    was revoked.
     """
 
     name: str | msgspec.UnsetType = msgspec.UNSET
@@ -124,7 +124,7 @@ def new_key(
 ) -> ApiKey:
     """Returns a key with a new id.
 
-    Raises OperatorError if the name or the contact is not valid, if there is no scope, or if the plan does not allow
+    Raises OperatorError if the name or the contact is not valid, if there are no scopes, or if the plan does not allow
     the limits.
     """
     check_text("name", name)
@@ -238,7 +238,7 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """Returns the first secret in a text, such as a leaked file. If there is none, returns the stripped text."""
+    """Returns the first secret in a text, such as a leaked file, or the stripped text if it contains no secret."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 
@@ -255,11 +255,11 @@ def digest_of(secret: str) -> bytes:
 def parse_duration(text: str, *, least: float = 0) -> float:
     """Converts a duration such as `90d`, `24h`, `30m` or `10s` to seconds.
 
-    Raises OperatorError if it is not valid, shorter than `least` seconds, or longer than a century.
+    Raises OperatorError if the duration is not valid, shorter than `least` seconds, or longer than a century.
     """
     match = _DURATION(text.strip())
     if match is None:
-        raise OperatorError(f"{text!r} is not a duration; write 90d, 24h, 30m or 10s")
+        raise OperatorError(f"{text!r} is not a duration; write it like 90d, 24h, 30m or 10s")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds < least:
         raise OperatorError(f"{text!r} is too short; the minimum is {least:g}s")

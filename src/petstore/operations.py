@@ -50,10 +50,10 @@ OPERATIONS = (
     ),
 )  # fmt: skip
 
-# Requests with a key that match no operation are counted under this name, which has the number 0. Examples are OPTIONS
-# requests and requests with an unknown path or an unsupported method.
+# Requests that match no operation, such as OPTIONS requests and requests with an unknown path or an unsupported method,
+# are counted under this name. Its number is 0.
 OTHER: OperationName = "other"
-# The names under which requests are counted, in the order of their numbers.
+# The names under which requests are counted, in numerical order.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
 
 
@@ -68,9 +68,9 @@ def allowed_methods(path: str) -> set[str]:
 
 
 def end_of_items(collection: str) -> float:
-    """Returns the Unix time after which the API no longer returns individual items of this collection.
+    """Returns the Unix time from which the API no longer returns individual items of this collection.
 
-    Returns 0 if no operation returns individual items, and infinity if such an operation is not deprecated.
+    Returns 0 if no operation returns individual items, and infinity if an operation that does so is not deprecated.
     """
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),

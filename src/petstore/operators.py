@@ -15,9 +15,9 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
-# An operator's name must not start like a key id or an import id, because --added-by accepts both names and ids.
+# An operator's name must not start like the id of a key or an import, because --added-by accepts both names and ids.
 ID_PREFIXES = ("key_", "imp_")
-# Names in the audit log for actors that are not operators.
+# The audit log uses these names for actors that are not operators.
 LINK_ACTOR = "console"  # someone who signed in to the console with the one-time link
 ANONYMOUS_ACTOR = "anonymous"  # someone who sent an invalid token to the console
 DEMO_ACTOR = "petstore serve --demo"  # the demo, which creates keys
@@ -41,9 +41,9 @@ def is_operator_name(name: str) -> bool:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether this name could be mistaken for another actor in the audit log, or for a key id or an import id.
+    """Whether this name could be mistaken for another actor in the audit log, or for the id of a key or an import.
 
-    Case is ignored.
+    The comparison ignores case.
     """
     folded = name.casefold()
     if folded.startswith(ID_PREFIXES):

@@ -8,8 +8,8 @@ ESCAPES_MAX = 64  # paths with more escapes (%XX) match no route, so they are no
 def decoded_path(path: str) -> str:
     """Percent-decodes the path, except for segments with an encoded slash, which would be split in two.
 
-    Returns a path with more than ESCAPES_MAX escapes unchanged. Decoding one escape takes microseconds, and an 8 KiB
-    path can contain 2,700 escapes.
+    Returns a path unchanged if it has more than ESCAPES_MAX escapes, because decoding an escape takes microseconds and
+    an 8 KiB path can contain 2,700 of them.
     """
     if "%" not in path or path.count("%") > ESCAPES_MAX:
         return path

@@ -20,7 +20,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
 NESTING_MAX = 100  # how deeply arrays and objects may be nested in the body of a create request
 # A regular expression for the OpenAPI document. It forbids control characters and requires at least one character that
-# is not white space. White-space characters are listed because \s matches different characters in different languages.
+# is not white space. It lists the white-space characters, because \s matches different ones in different languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 REMOVAL_PREFIX = "rem_"  # the prefix of a removal's id
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Animals found by a search. If `more` is true, the search can be continued from the id `searched_to`."""
+    """Animals found by a search. If `more` is true, the search can continue from the id `searched_to`."""
 
     pets: list[Pet]
     searched_to: int
@@ -75,7 +75,7 @@ class Adder(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who added an animal and when (Unix seconds). The adder is None if unknown."""
+    """Who added an animal (None if unknown), and when. `at` is in Unix seconds."""
 
     adder: Adder | None
     at: int
@@ -93,7 +93,7 @@ class PetQuery(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """How many animals match a query, how many of these an operator has edited, and the highest matching id."""
+    """The number of animals that match a query, the number of these that operators have edited, and the highest id."""
 
     total: int
     edited: int
@@ -120,7 +120,7 @@ class IdempotencyKey(NamedTuple):
 
     @property
     def name(self) -> tuple[str, str]:
-        """Returns a name that identifies the request. A retry has the same name."""
+        """Returns a name that identifies the request and is the same for every retry."""
         return self.key_id, self.token
 
 
@@ -150,7 +150,7 @@ class Import(msgspec.Struct, frozen=True):
 class Undone(NamedTuple):
     """The progress of undoing an import."""
 
-    removed: int  # animals removed, either by undoing the import or by an operator
+    removed: int  # animals removed so far, either by undoing the import or by an operator
     kept: int  # animals kept because an operator has edited them
     left: int = 0  # animals still to be removed
 
@@ -273,11 +273,11 @@ class _NotANumber(Exception):
 
 
 def _place(before: str) -> str:
-    """Returns the position directly after `before`, as a line and a column that are counted from 1."""
+    """Returns the position directly after `before` as a line and a column, both counted from 1."""
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-# The closing quote is optional. Otherwise, an unterminated string would cause quadratic running time.
+# The closing quote is optional, because matching would otherwise take quadratic time if a string is unterminated.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))
@@ -285,7 +285,7 @@ _TO_STEPS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")  # 1 and -
 
 
 def _is_too_deep(body: bytes) -> bool:
-    """Whether the body is nested too deeply. Python's own limit differs between versions, so it is not used."""
+    """Whether the body is nested too deeply. Does not rely on Python's own limit, which differs between versions."""
     if body.count(b"[") + body.count(b"{") <= NESTING_MAX:
         return False
     steps = _STRING.sub(b"", body).translate(_TO_STEPS, _NO_BRACKETS)

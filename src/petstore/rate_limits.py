@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the highest threshold that a key can have if the operator has not set one
+STRIKES_MAX = 1_000  # the maximum threshold unless the operator sets one
 
 Window = Literal["minute", "day"]
 
@@ -55,7 +55,7 @@ class Outcome(IntEnum):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """The decision about a request, with the values for the rate-limit headers. `wait` is for Retry-After.
 
-    Times are in milliseconds. If the request is refused, `reset` is the time at which requests are admitted again.
+    Times are in milliseconds. If the request is refused, `reset` is the time from which requests are admitted again.
     """
 
     outcome: Outcome
@@ -69,7 +69,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 class Used(NamedTuple):
     """How many requests are counted in a key's open windows, and when its ban ends.
 
-    The end of the ban is in milliseconds, or 0 if the key is not banned.
+    `banned_until` is in milliseconds, or 0 if the key is not banned.
     """
 
     minute: int
@@ -97,7 +97,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
             return w, _refusal(BANNED, w, limits, now)
         ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # If a window starts further in the future than its own length, the clock has been set back. Ignore such a window.
+    # A window that starts more than its own length in the future means that the clock was set back. Ignore the window.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute
@@ -129,7 +129,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 
 
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
-    """Returns a refusal that describes the exhausted window that ends last, or the ban if it ends even later.
+    """Returns a refusal that describes the exhausted window that ends last, or the ban if that ends even later.
 
     Windows that have already ended are never chosen, because the window or ban that caused the refusal ends later.
     Windows that start in the future are included, because they would cause the client's next request to be refused.
@@ -168,5 +168,5 @@ def used(w: Windows, now: int) -> Used:
 
 
 def lifted(w: Windows) -> Windows:
-    """Returns the windows with the ban removed, and with strikes and earlier bans reset to zero."""
+    """Returns the windows with the ban removed, and with the counts of strikes and earlier bans reset to zero."""
     return w._replace(strikes=0, ban_start=0, ban_end=0, bans=0)

@@ -41,8 +41,8 @@ from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between writes of usage to the store
 ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should see them within five seconds
-EXPIRING_SECONDS = 14 * 86_400.0  # keys that expire within this time are counted as expiring
-COLLECT_ALL_EVERY = 300  # seconds between collections of all keys' admissions; a collection takes 20 µs per key
+EXPIRING_SECONDS = 14 * 86_400.0  # keys that expire within this time count as expiring soon
+COLLECT_ALL_EVERY = 300  # seconds between collections of every key's admissions; a collection takes 20 µs per key
 DESCRIPTORS_MAX = 65_536
 DESCRIPTORS_RESERVED = 128  # file descriptors reserved for files, backends and listening sockets
 
@@ -63,7 +63,7 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        # The first flush also writes the admissions that killed workers did not write.
+        # The first flush also writes admissions that workers had not written when they were killed.
         self._flushing = asyncio.create_task(self._flush_usage(of_all=True))
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
@@ -71,7 +71,7 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        # Let the writer thread wait 20 µs instead of 5 ms for the interpreter lock. This makes creates 7% faster.
+        # The writer thread gets the interpreter lock after 20 µs instead of 5 ms. This makes create requests 7% faster.
         sys.setswitchinterval(0.00002)
         return self.app
 
@@ -164,7 +164,7 @@ def measure_node(settings: Settings) -> None:
 
 def serve(settings: Settings) -> None:
     """Runs the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # hold the lock even while no worker is running
+    with shared_lock(settings.data):  # keep the lock even when no worker is running
         # Load the certificate before forking, because its file may have changed by the time a worker is replaced.
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
@@ -196,7 +196,7 @@ def keep_previous_workers(error: Exception) -> None:
 
 
 def new_backends(settings: Settings) -> list[str]:
-    """Returns which of `store` and `gate` have a different URL than in the running service.
+    """Returns the names of the backends (`store`, `gate`) whose URLs differ from those of the running service.
 
     Used only during a trial start.
     """
@@ -258,9 +258,9 @@ def http_server(settings: Settings, app: Application, fields: frozenset[str] | N
 def check_console_packages() -> None:
     """Raises MissingPackage if a package that the console requires is not installed."""
     try:
-        import python_multipart  # noqa: F401  # Starlette imports it when the first form arrives, which is too late
+        import python_multipart  # noqa: F401  # Starlette imports this only when the first form arrives
 
-        import petstore.console.app  # noqa: F401  # this import fails if any other required package is missing
+        import petstore.console.app  # noqa: F401  # fails if any other required package is missing
     except ImportError as error:
         raise MissingPackage("the console", error.name, "console") from None
 
@@ -314,7 +314,7 @@ class AsgiService:
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # if it were raised, the server would assume that lifespan is not supported
+            except Exception as error:  # if raised, the server would assume that lifespan is unsupported
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

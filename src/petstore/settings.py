@@ -1,4 +1,4 @@
-"""The operator's settings, as one immutable object, and their validation. See docs/reference/settings.md."""
+"""The operator's settings, as one immutable object that validates them. See docs/reference/settings.md."""
 
 import ipaddress
 import re
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_base(self) -> str:
-        """Returns the prefix for links: the public address or, if there is none, an empty string."""
+        """Returns the prefix for links: the public address, or an empty string if there is none."""
         return (self.public_url or "").rstrip("/")
 
     def base_url(self, environment: Environment) -> str:
@@ -119,7 +119,7 @@ def check_base_url(option: str, url: str | None) -> None:
     if url is None:
         return
     if not url.isascii():
-        raise OperatorError(f"{option} {url}: write it in ASCII, as xn--… and %…")
+        raise OperatorError(f"{option} {url}: must be ASCII; write other characters as xn--… and %…")
     if not is_base_url(url):
         shown = without_password(url) if "@" in url else url
         raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")

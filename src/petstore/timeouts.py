@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Timeouts(NamedTuple):
-    """A deadline and its timeouts, in seconds. The default is the deadline for clients' requests."""
+    """A deadline and its timeouts, in seconds. The default is the deadline for requests from clients."""
 
     deadline: float = 2.0
 
     @property
     def reserve(self) -> float:
-        """The time that a write must have left to be added to a batch. Writes with less time left are refused."""
+        """The time that must be left for a write to join a batch. Writes with less time left are refused."""
         return 0.15 * self.deadline
 
     @property
@@ -44,7 +44,7 @@ class Timeouts(NamedTuple):
 
     @property
     def gate_sentinel(self) -> float:
-        """The timeout for asking one Sentinel. Even if three do not respond, there is still time to ask a fourth."""
+        """The timeout for querying one Sentinel. If three do not respond, there is still time to query a fourth."""
         return 0.3 * self.gate
 
 

@@ -11,9 +11,9 @@ from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
 # The measures for requests with a valid key. The gate counts `admitted` requests, including requests that cause an
-# error. Workers count the other measures.
+# error. Workers count the rest.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures for requests without a valid key. Workers count each such request in exactly one of these measures.
+# The measures for requests without a valid key. Workers count each such request under exactly one of them.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -28,10 +28,10 @@ END_OF_TIME = 2**62
 _MONTH = re.compile("(?:19[7-9][0-9]|[2-9][0-9]{3})-(?:0[1-9]|1[0-2])").fullmatch
 PRINTABLE = string.ascii_letters + string.digits + string.punctuation
 
-# Usage per day for each key and total usage per hour are kept forever. Usage for shorter intervals expires.
-MINUTES_KEPT = 2 * HOUR  # how long each key's usage per minute is kept
-USAGE_DAYS = 400  # by default, each key's usage per hour is kept for this many days
-TOTAL_MINUTES_KEPT = 26 * HOUR  # how long the total usage per minute is kept
+# Each key's daily usage and the hourly totals are kept forever. Usage for shorter intervals expires.
+MINUTES_KEPT = 2 * HOUR  # how long each key's per-minute usage is kept
+USAGE_DAYS = 400  # how many days each key's hourly usage is kept, by default
+TOTAL_MINUTES_KEPT = 26 * HOUR  # how long the per-minute totals are kept
 RECENT_ERRORS = 20  # the number of errors kept for each key
 PATH_MAX = 200  # longer paths are truncated to this many characters
 
@@ -46,7 +46,7 @@ class KeyUsage(NamedTuple):
 
 
 class OperationUsage(NamedTuple):
-    """Like `KeyUsage`, but for one operation."""
+    """Like `KeyUsage`, but counts only requests for one operation."""
 
     key_id: str
     start: int
@@ -81,7 +81,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """The number of requests with one outcome, either with any valid key or without a valid key.
+    """The number of requests with one outcome: either those with any valid key, or those without a valid key.
 
     The interval began at `start` (Unix seconds).
     """
@@ -98,7 +98,7 @@ class KeyTotal(NamedTuple):
     admitted: int
     refused: int
     banned: int
-    last: int  # the start of the last interval with a request
+    last: int  # the start of the last interval in which the key was used
 
     @property
     def requests(self) -> int:
@@ -109,11 +109,11 @@ class Span(NamedTuple):
     """A time span that ends now, and how it is divided into intervals for tables and charts."""
 
     length: int
-    interval: Interval  # the interval of the usage rows that are added up for each key
-    bar: int  # seconds per bar in the chart of all requests
-    total_interval: Literal[60, 3600]  # the interval of the usage rows in the chart of all requests
-    key_bar: int  # seconds per bar in the chart of one key
-    usage_interval: Interval  # the interval of the usage rows in the chart of one key
+    interval: Interval  # the interval that each usage row covers in the per-key totals
+    bar: int  # seconds per bar in the all-requests chart
+    total_interval: Literal[60, 3600]  # the interval that each usage row covers in the all-requests chart
+    key_bar: int  # seconds per bar in the chart for one key
+    usage_interval: Interval  # the interval that each usage row covers in the chart for one key
 
     def since(self, now: float) -> int:
         """Returns the start of the span. The span's last interval contains `now`."""
@@ -134,7 +134,7 @@ SPANS: dict[SpanName, Span] = {
 
 
 def path_to_keep(path: str) -> str:
-    """Returns the path as printable ASCII, without API keys, and truncated to fit in a table."""
+    """Returns the path as printable ASCII, with API keys removed, truncated to fit in a table."""
     # Remove keys before truncating the path, because a truncated key might not be recognised.
     kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"

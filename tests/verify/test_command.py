@@ -133,7 +133,7 @@ def test_a_refused_key_is_not_repeated(command: Commands, service: Server, live:
     unknown = mint("live")
     for words in (("--key", unknown), ("--key", live.secret, "--limit-key", unknown)):
         message = command.fails_in_one_line("verify", service.url(""), *words)
-        assert f"refuses the key of {words[-2]}: 401 The API key is not valid." in message
+        assert f"rejects the key for {words[-2]}: 401 The API key is not valid." in message
         assert unknown not in message
 
 

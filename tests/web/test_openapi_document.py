@@ -225,7 +225,7 @@ def test_the_served_document_has_the_settings_of_the_service(
     async def work(running: Running) -> None:
         served = json.loads((await running.app.answer(request("/openapi.json"))).body)
         stated = re.search(
-            r"If their number exceeds (.+), the key is banned for (.+) seconds\. .* up to (.+) seconds\. .*"
+            r"If the count exceeds (.+), the key is banned for (.+) seconds\. .* up to (.+) seconds\. .*"
             r"are limited to (.+) per minute for each",
             " ".join(served["info"]["description"].split()),
         )

@@ -23,7 +23,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("--public-url api.example.com", {"public_url": "api.example.com"}),
     ("--public-url https://x/v1/: remove /v1", {"public_url": "https://x/v1/"}),
     ("--staging-url https://staging.example.com:80a", {"staging_url": "https://staging.example.com:80a"}),
-    ("in ASCII", {"staging_url": "https://bücher.example"}),
+    ("must be ASCII", {"staging_url": "https://bücher.example"}),
     ("different hosts", {"public_url": "https://a.example", "staging_url": "https://A.example:443"}),
 ]
 

@@ -1,4 +1,4 @@
-"""Authentication: a request without a valid key is refused."""
+"""Authentication: a request without a valid key is rejected."""
 
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
 from petstore.verify.session import Session
@@ -40,7 +40,7 @@ def scheme_in_any_case(session: Session) -> Findings:
 
 
 def two_keys(session: Session) -> Findings:
-    """A request with two `Authorization` headers is refused."""
+    """A request with two `Authorization` headers is rejected."""
     line = "GET /pets?limit=1"
     with session.connect() as connection:
         connection.write(session.message(line, f"Authorization: Bearer {session.key}"))

@@ -7,7 +7,7 @@ LINE = "GET /pets?limit=3"
 
 
 def strong_tag(session: Session) -> Findings:
-    """A list is sent with a strong `ETag`, which stays the same as long as the list does not change."""
+    """A list is sent with a strong `ETag`, which stays the same until the list changes."""
     one, two = session.send(LINE), session.send(LINE)
     for response in (one, two):
         tag = response.value("etag")

@@ -52,8 +52,8 @@ def _server(response: Response) -> str:
     return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# A cause in CERTAIN overrides the cause that a check suspects. A cause in POSSIBLE is used only if the check suspects
-# none.
+# A cause found by CERTAIN overrides the cause that the check suspects. A cause found by POSSIBLE is used only if the
+# check suspects none.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 

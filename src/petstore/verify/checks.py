@@ -28,7 +28,7 @@ Level = Literal["spec", "contract"]
 Need = Literal["write", "limit key", "addresses", "errors on demand"]
 
 LEVELS: tuple[Level, ...] = ("spec", "contract")
-# Describes how the operator can meet each need.
+# What the operator can pass to `petstore verify` to meet each need.
 OPTIONS: dict[Need, str] = {
     "write": "`--write`, or an address that offers errors on demand",
     "limit key": "`--limit-key`",
@@ -155,7 +155,7 @@ CHECKS = (
     Check(limits.refusal_headers, "contract", API_LIMITS, 0, needs=("limit key",)),
     Check(limits.refusal_first, "contract", ERRORS, 0, needs=("limit key",)),
     Check(limits.retry_after, "spec", ERRORS, 0, needs=("limit key",)),
-    # These checks come last, because they examine the responses to all other checks.
+    # These checks come last, because they examine the responses that all other checks have received.
     Check(every_response.rate_limit_headers, "spec", LIMITS, 0),
     Check(every_response.rate_limit_values, "spec", LIMITS, 0),
     Check(every_response.error_bodies, "spec", ERRORS, 0),

@@ -14,7 +14,7 @@ def _chunked(*parts: bytes) -> bytes:
 
 
 def pipelining(session: Session) -> Findings:
-    """Requests that are sent together on one connection are answered in order."""
+    """Pipelined requests on one connection are answered in order."""
     lines = ["GET /pets?limit=1", "GET /pets/0", "GET /pets?limit=0"]
     with session.connect() as connection:
         connection.write(b"".join(session.message(line) for line in lines))
@@ -65,7 +65,7 @@ def largest_body(session: Session) -> Findings:
 
 
 def malformed(session: Session) -> Findings:
-    """A request with two different lengths is rejected with a single 400, and the connection is closed."""
+    """A request with two different `Content-Length`s is rejected with a single 400, and the connection is closed."""
     message = session.message("POST /pets", "Content-Length: 3", "Content-Length: 30", key="") + b"{} "
     with session.connect() as connection:
         yield from _expect_rejection(session, connection, message, 400)

@@ -1,4 +1,4 @@
-"""CORS: if the operator allows an origin, pages from that origin can use the API."""
+"""CORS: pages from an origin that the operator allows can use the API."""
 
 from petstore.verify.findings import Findings, Skip, expect, expect_status
 from petstore.verify.session import Session
@@ -13,11 +13,11 @@ def _origin(session: Session) -> str:
 
 
 def exposed_headers(session: Session) -> Findings:
-    """If an origin is allowed, preflights from its pages succeed, and the pages can read the API's response headers."""
+    """For pages from an allowed origin, preflight requests succeed, and the API's response headers are readable."""
     response = session.send("GET /pets?limit=1", _origin(session))
     if not response.values("access-control-allow-origin"):
         origin = _origin(session).partition(" ")[2]
-        raise Skip(f"CORS is disabled for {origin}; `petstore serve --cors-origin ORIGIN` allows an origin")
+        raise Skip(f"CORS is disabled for {origin}; to allow an origin, use `petstore serve --cors-origin ORIGIN`")
     found = {name.strip().lower() for name in response.value("access-control-expose-headers").split(",")}
     missing = [name for name in EXPOSED if name.lower() not in found]
     yield from expect(not missing, f"`Access-Control-Expose-Headers` with {', '.join(missing)}", response)

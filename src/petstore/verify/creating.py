@@ -10,7 +10,7 @@ from petstore.verify.findings import Findings, expect, expect_error, expect_stat
 from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
-CONNECTIONS = 8  # connections on which to look for a new animal; enough to reach every worker in a small deployment
+CONNECTIONS = 8  # connections on which to look for a new animal, enough to reach every worker of a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip
@@ -27,7 +27,7 @@ MALFORMED = [
 
 
 def created(session: Session) -> Findings:
-    """A create returns 201 with the values that were sent and the assigned `id`."""
+    """Adding an animal returns 201 with the values that were sent and the assigned `id`."""
     for status in STATUSES:
         sent: dict[str, Any] = {"name": new_name(), "categoryId": 7, "status": status}
         response = session.add(**sent)
@@ -69,7 +69,7 @@ def forbidden_values(session: Session) -> Findings:
 
 
 def malformed_bodies(session: Session) -> Findings:
-    """A body that is not one JSON object in UTF-8, or has duplicate members, is rejected with 400 `invalid_body`."""
+    """A body that is not a JSON object in UTF-8, or has duplicate members, is rejected with 400 `invalid_body`."""
     for body in MALFORMED:
         yield from expect_error(session.post(body), 400, "invalid_body")
 
@@ -118,7 +118,7 @@ def media_types(session: Session) -> Findings:
 
 
 def added_once(session: Session) -> Findings:
-    """One create adds exactly one animal."""
+    """One create request adds exactly one animal."""
     name, status = new_name(), session.end_of_list().status
     response = session.add(name=name, status=status)
     yield from expect_status(response, 201)
@@ -151,7 +151,7 @@ def visible_at_once(session: Session) -> Findings:
         cause = f"a worker serves stale pages: {len(stale)} of {CONNECTIONS} connections got the old list"
         yield unexpected(f"a list with {name}", stale[0], cause)
     elif stale:
-        yield unexpected(f"a list with {name}", stale[0], "a cache in front of the service, or a stale page in it")
+        yield unexpected(f"a list with {name}", stale[0], "a cache in front of the service, or a stale cached page")
 
 
 def _has(page: Response, name: str) -> bool:

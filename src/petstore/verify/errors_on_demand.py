@@ -19,7 +19,7 @@ def _expect_applied(response: Response, applied: str) -> Findings:
 
 
 def each_code(session: Session) -> Findings:
-    """For every error code, `Prefer: error=CODE` returns the error with that code."""
+    """For every error code except `malformed_request`, `Prefer: error=CODE` returns the error with that code."""
     for code in CODES:
         response = session.send("GET /pets", f"Prefer: error={code}")
         yield from expect_error(response, STATUS_OF_CODE[code], code, "a proxy removed `Prefer`")
@@ -46,7 +46,7 @@ def delay(session: Session) -> Findings:
 
 
 def nothing_done(session: Session) -> Findings:
-    """A create that returns a simulated error does not add an animal or use up its idempotency key."""
+    """A create request that gets a simulated error does not add an animal or use up its idempotency key."""
     header, body = f"Idempotency-Key: verify-{secrets.token_hex(8)}", new_pet()
     yield from expect_error(session.post(body, header, "Prefer: error=unavailable"), 503, "unavailable")
     response = session.post(body, header)

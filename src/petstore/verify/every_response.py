@@ -1,4 +1,4 @@
-"""Promises about every response. These checks only examine the responses that the other checks have received."""
+"""Promises about every response. These checks send no requests; they examine the responses to the other checks."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from petstore.verify.transport import Response
 
 RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 DAY = 86_400
-CLOCK_MAX = 60  # seconds by which this machine's clock may be wrong
+CLOCK_MAX = 60  # seconds by which this machine's clock is allowed to be wrong
 
 
 def _errors(session: Session) -> Iterator[Response]:

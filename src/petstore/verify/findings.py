@@ -1,4 +1,4 @@
-"""The results of a check (findings or the reason for skipping it), and functions for common expectations."""
+"""What a check reports (findings, or why it was skipped), and functions for common expectations."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

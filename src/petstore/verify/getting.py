@@ -35,7 +35,7 @@ def unknown(session: Session) -> Findings:
 
 
 def invalid_ids(session: Session) -> Findings:
-    """An id that is not a canonical int64 results in a 404 `pet_not_found`."""
+    """A request for an id that is not a canonical int64 is rejected with 404 `pet_not_found`."""
     for pet_id in ("01", "-1", "abc", "9223372036854775808"):
         yield from expect_error(_send(session, pet_id), 404, "pet_not_found")
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: a retried create does not add a second animal."""
+"""Idempotency keys: retrying a create request does not add a second animal."""
 
 import secrets
 
@@ -13,7 +13,7 @@ def _new_header() -> str:
 
 
 def replay(session: Session) -> Findings:
-    """A retried create returns the original 201 with `Idempotent-Replayed: true`."""
+    """Retrying a create request returns the original 201 with `Idempotent-Replayed: true`."""
     header, body = _new_header(), new_pet()
     first, again = session.post(body, header), session.post(body, header)
     yield from expect_status(first, 201)
@@ -38,7 +38,7 @@ def mismatch(session: Session) -> Findings:
 
 
 def parallel(session: Session) -> Findings:
-    """If parallel creates have the same idempotency key, one adds an animal, and the others return that animal."""
+    """If parallel create requests have the same idempotency key, one adds an animal, and the others return it."""
     headers = ("Content-Type: application/json", _new_header())
     end, name = session.list_end, new_name()
     body = new_pet(name=name, status=end.status if end else "available")

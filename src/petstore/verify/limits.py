@@ -8,9 +8,9 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed range for the limit of the --limit-key key; a lower limit would lead to a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed limits of the key for --limit-key; a lower limit would lead to a ban
 BEYOND = 5  # requests to send beyond the limit
-CLOCKS_MAX = 5  # seconds by which the `Date` header may differ from the gate's clock
+CLOCKS_MAX = 5  # seconds by which the `Date` header is allowed to differ from the gate's clock
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
 OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
@@ -33,7 +33,7 @@ def every_request_counts(session: Session) -> Findings:
 
 
 def every_write_counts(session: Session) -> Findings:
-    """Every request with a body counts once, even if it is refused or replayed."""
+    """Every request with a body counts once, even if it is rejected or replayed."""
     header, body = f"Idempotency-Key: {new_name()}", new_pet()
     responses = [
         session.send(LINE),
@@ -107,7 +107,7 @@ def exact(session: Session) -> Findings:
 
 
 def most_requests(limit: int) -> int:
-    """Returns the maximum number of requests that these checks send, given the key's limit."""
+    """Returns the maximum number of requests that these checks send with a key that has this limit."""
     return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
 
 
@@ -133,7 +133,7 @@ def refusal_headers(session: Session) -> Findings:
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)
     now = (response.number("x-ratelimit-reset") or 0) - (response.number("retry-after") or 0)
     right, cause = abs(now - response.date) <= CLOCKS_MAX, "the clocks of the node and Redis differ"
-    yield from expect(right, "`X-RateLimit-Reset` at the end of `Retry-After`", response, cause)
+    yield from expect(right, "an `X-RateLimit-Reset` that matches `Retry-After`", response, cause)
 
 
 def refusal_first(session: Session) -> Findings:

@@ -42,7 +42,7 @@ def expect_list(response: Response, most: int) -> Findings:
 
 
 def array(session: Session) -> Findings:
-    """A list is a JSON array of at most 20 animals unless `limit` is given."""
+    """Without `limit`, a list is a JSON array of at most 20 animals."""
     yield from expect_list(session.send("GET /pets"), 20)
 
 
@@ -78,7 +78,7 @@ def order(session: Session) -> Findings:
 
 
 def exact_length(session: Session) -> Findings:
-    """If there are enough animals, a list contains exactly `limit` of them (20 by default)."""
+    """If there are enough animals, a list contains exactly `limit` animals (20 by default)."""
     whole = session.send("GET /pets?limit=100").pets
     if len(whole) < 2:
         raise Skip(TOO_FEW)

@@ -1,4 +1,4 @@
-"""HTTP methods, and the order in which the parts of a request are checked."""
+"""HTTP methods, and the order in which the service checks the parts of a request."""
 
 from petstore.operations import OPERATIONS, allowed_methods
 from petstore.verify.findings import Findings, expect, expect_error, expect_status

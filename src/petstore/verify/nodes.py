@@ -1,4 +1,4 @@
-"""If an environment has several addresses, they share animals, counters, entity tags and cursors."""
+"""All addresses of an environment share animals, counters, entity tags and cursors."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from petstore.verify.session import Session, new_name
 from petstore.verify.transport import Address
 
 CLOCKS_MAX = 2  # maximum difference between the clocks of two addresses, in seconds
-SAMPLES = 4  # clock samples taken within one second, because responses show only whole seconds
+SAMPLES = 4  # clock readings spread over one second, because responses show only whole seconds
 OTHER_STORE = "the addresses do not share a store (--store)"
 
 
@@ -19,7 +19,7 @@ def visible_everywhere(session: Session) -> Findings:
     """An animal added through one address appears in the next list from every other address."""
     status = session.end_of_list().status
     for address in (*session.addresses, *session.addresses):
-        session.newest(address)  # make each address cache the list
+        session.newest(address)  # make the workers at each address cache the list
     for writer in session.addresses:
         name = new_name()
         added = session.add(at=writer, name=name, status=status)
@@ -82,7 +82,7 @@ class Ahead(NamedTuple):
 
 
 def _clock(session: Session, address: Address) -> Ahead:
-    """Reads an address's clock from a simulated 429 if possible, or else from the less accurate `Date` header."""
+    """Reads the clock at an address from a simulated 429 if possible, or else from the less accurate `Date` header."""
     response = session.send("GET /pets?limit=1", "Prefer: error=rate_limit_exceeded, retry-after=1", at=address)
     reset = response.number("x-ratelimit-reset")
     if response.status == 429 and reset is not None:

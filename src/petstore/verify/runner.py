@@ -15,7 +15,7 @@ from petstore.verify.session import ListEnd, Session
 from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
 
 REQUESTS_MAX = 400
-LIST_PAGES_MAX = 6  # pages to read for each status when looking for the end of a list
+LIST_PAGES_MAX = 6  # maximum pages to read for each status when looking for the end of a list
 SHOWN_FINDINGS = 3  # maximum findings to show for a check
 
 
@@ -23,11 +23,11 @@ class Result(NamedTuple):
     check: str
     promise: str
     result: Literal["ok", "broken", "skipped"]
-    detail: str  # if broken, what was expected and received; if skipped, the reason
+    detail: str  # for a broken promise, what was expected and received; for a skipped check, the reason
 
 
 class Plan(NamedTuple):
-    checks: list[tuple[Check, str]]  # each check with the reason for skipping it, or with an empty string to run it
+    checks: list[tuple[Check, str]]  # each check, with the reason for skipping it (empty if it will run)
     requests: int  # the maximum number
     limit_requests: int  # the maximum number of requests with the limit key
     writes: bool
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
-    """Plans a run. Raises OperatorError if an address is unreachable, or a key is not valid or has too low a limit."""
+    """Plans a run. Raises OperatorError if an address is unreachable, a key is unsuitable, or the run is too long."""
     first, *_ = [_probe(session, address) for address in session.addresses]
     limit_requests = 0
     if session.limit_key:
@@ -45,7 +45,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
     offers_errors = bool(_probed(session, "GET /pets?limit=1", "Prefer: error=not_found").values("preference-applied"))
     missing: dict[Need, str] = {}
     if not (offers_errors or write):
-        missing["write"] = "it would add animals, and this address may be live; allow it with --write"
+        missing["write"] = "it would add animals, and this address might be live; allow it with --write"
     elif _probed(session, "POST /pets", body=b"{}").status == 403:
         missing["write"] = "the key does not have the write scope; use a key that has it"
     if not session.limit_key:
@@ -62,7 +62,7 @@ def prepare(session: Session, level: Level, write: bool) -> Plan:
         raise OperatorError(
             f"{len(session.addresses)} addresses require more than {REQUESTS_MAX} requests; pass fewer addresses"
         )
-    _check_limit(first, session.sent + requests - 1)  # the first request has already been counted
+    _check_limit(first, session.sent + requests - 1)  # the key's counter already includes the first request
     return Plan(
         checks=chosen,
         requests=session.sent + requests,
@@ -105,13 +105,13 @@ def _in_words(finding: Finding) -> str:
 
 
 def _probe(session: Session, address: Address, key: str | None = None, option: str = "--key") -> Response:
-    """Requests a list. Raises OperatorError if the address or the key does not work."""
+    """Requests a list. Raises OperatorError if the address is unreachable or does not accept the key."""
     response = _probed(session, "GET /pets?limit=1", at=address, key=key)
     if response.status == 200 or (response.status == 429 and key):
         return response
     if response.status in (401, 403):
         reason = session.without_keys(shown(response.message))
-        raise OperatorError(f"{address.url} refuses the key of {option}: {response.status} {reason}")
+        raise OperatorError(f"{address.url} rejects the key for {option}: {response.status} {reason}")
     if response.status == 429:
         raise OperatorError(f"the key has reached its limit; Retry-After: {shown(response.value('retry-after'))}")
     hint = (
@@ -136,7 +136,7 @@ def _probed(
 
 
 def _check_limit(response: Response, requests: int) -> None:
-    """Raises OperatorError if the key has fewer requests remaining than `requests`."""
+    """Raises OperatorError if the key has fewer than `requests` requests remaining."""
     left, reset = response.number("x-ratelimit-remaining"), response.number("x-ratelimit-reset")
     if left is not None and left < requests:
         until = f" until {datetime.fromtimestamp(reset, UTC):%H:%M:%S} UTC" if reset and reset < 1e11 else ""
@@ -147,7 +147,7 @@ def _check_limit(response: Response, requests: int) -> None:
 
 
 def _list_end(session: Session) -> ListEnd | None:
-    """Returns the last page of the first list that is short enough, or None if all are too long."""
+    """Returns the last page of the first list that is short enough, or None if every list is too long."""
     for status in STATUSES:
         query = f"limit=100&status={status}"
         for _ in range(LIST_PAGES_MAX):

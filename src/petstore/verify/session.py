@@ -15,12 +15,12 @@ from petstore.keys import without_keys
 from petstore.verify.findings import Skip
 from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
-SECONDS_MAX = 110.0  # no request is started after this many seconds; the last one may take another ten seconds
+SECONDS_MAX = 110.0  # no request starts after this many seconds; the last one can take another ten seconds
 NAME = "verify-"
 
 
 class ListEnd(NamedTuple):
-    """Identifies the last page of the list of animals with this status. `query` is the page's query string."""
+    """The last page of the list of animals with this status. `query` is the page's query string."""
 
     status: str
     query: str
@@ -34,7 +34,7 @@ class Session:
         self.key = key
         self.limit_key = limit_key
         self._sleep = sleep
-        self.received: list[Response] = []  # all responses except rejections that come from a proxy
+        self.received: list[Response] = []  # all responses except rejections by a proxy
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
@@ -70,8 +70,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse or OSError on failure.
 
-        GET and HEAD requests share one connection per address. All other requests use new connections. Otherwise, they
-        would have to be sent twice if the server had closed an idle connection.
+        GET and HEAD requests share one connection per address, and are sent again if it has been closed. All other
+        requests use new connections, so that they are never sent twice.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)
@@ -112,7 +112,7 @@ class Session:
         return response
 
     def read_rejection(self, connection: Connection, line: str) -> Response:
-        """Reads the response to a message that a proxy may reject. Raises NoResponse or OSError on failure."""
+        """Reads the response to a message that a proxy might reject. Raises NoResponse or OSError on failure."""
         response = connection.read(line)
         if response.values("x-request-id"):
             self.received.append(response)
@@ -121,7 +121,7 @@ class Session:
     def send_at_once(
         self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
     ) -> list[Response]:
-        """Sends the same request `count` times in parallel, on new connections that alternate between all addresses."""
+        """Sends the same request `count` times in parallel, on new connections to each of the addresses in turn."""
         with ExitStack() as stack:
             addresses = [self.addresses[number % len(self.addresses)] for number in range(count)]
             connections = [stack.enter_context(self.connect(address)) for address in addresses]
@@ -140,7 +140,7 @@ class Session:
         self._sleep(seconds)
 
     def without_keys(self, text: str) -> str:
-        """Removes keys from a string before it is printed, because a faulty service may echo a key."""
+        """Removes keys from text that will be printed, because a faulty service might echo a key."""
         for key in filter(None, (self.key, self.limit_key)):
             text = text.replace(key, "(the key)")
         return without_keys(text)
@@ -175,7 +175,7 @@ class Session:
         return self.list_end
 
     def newest(self, at: Address | None = None) -> list[Response]:
-        """Returns the page that was the last one when the run began, and any pages that have been added since."""
+        """Returns the page that was last when the run began, and any pages that have been added since then."""
         pages: list[Response] = []
         query = self.end_of_list().query
         while query and len(pages) < 4:
@@ -189,5 +189,5 @@ def new_name() -> str:
 
 
 def new_pet(**members: Any) -> bytes:
-    """Returns the body of a request that creates an animal."""
+    """Returns the body of a create request."""
     return msgspec.json.encode({"name": new_name(), "categoryId": 1, **members})

@@ -13,10 +13,10 @@ from urllib.parse import urljoin, urlsplit
 
 from petstore.errors import OperatorError
 
-TIMEOUT = 10.0  # seconds for each socket operation
+TIMEOUT = 10.0  # seconds per socket operation
 HEAD_MAX = 64 * 1024
 BODY_MAX = 4 * 1024 * 1024
-SHOWN_MAX = 160  # maximum characters of a body to show in a message
+SHOWN_MAX = 160  # maximum characters of a string from the server to show in a message
 
 
 class Address(NamedTuple):
@@ -56,7 +56,7 @@ class NoResponse(Exception):
 class Response(NamedTuple):
     """A response as received. Header names are in lower case. Repeated headers are not joined."""
 
-    request: str  # the method and the path of the request, to be shown in messages
+    request: str  # the method and path of the request, for messages
     address: Address
     received: float  # Unix time on this machine's clock
     seconds: float  # from the first byte of the request to the last byte of the response
@@ -133,12 +133,12 @@ def has_id(value: Any) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Escapes characters that a terminal would interpret."""
+    """Escapes unprintable characters, which a terminal could interpret."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def shown(text: str) -> str:
-    """Decodes, escapes and shortens a string that the server sent and that was read as Latin-1."""
+    """Decodes, escapes and shortens a string from the server that was read as Latin-1."""
     decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
     return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
@@ -199,7 +199,7 @@ class Connection:
         return Response(request, self.address, time.time(), took, status, headers, body)
 
     def is_closed(self) -> bool:
-        """Whether the server closes the connection without sending any more data."""
+        """Whether the server closes the connection without sending more data."""
         try:
             return not self._data and self._socket.recv(1) == b""
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Authenticates requests and passes them through the gate. Also creates the 401 and 403 errors."""
+"""Authenticates requests and asks the gate whether to admit them. Also creates the 401 and 403 errors."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # allowed look-ups of unknown keys for each address that is over its limit
+LOOKUPS_PER_SECOND = 10  # look-ups of unknown keys that an address over its limit can still cause
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
@@ -26,12 +26,12 @@ digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as it was stored when the environment's keys had this version."""
+    """A usable key, as stored when the environment's keys were at this version."""
 
     key: ApiKey
     limits: Limits
     version: int
-    expires: float  # when the key must be looked up again
+    expires: float  # the time at which the key must be looked up again
 
 
 # The key (None if it is not valid), the decision about the key or the client's address, and the catalogue version.
@@ -58,13 +58,13 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._cached: dict[bytes, CachedKey] = {}
-        self._marked: dict[bytes, None] = {}  # keys that are marked as valid in the gate, oldest first
+        self._marked: dict[bytes, None] = {}  # keys known to be marked as valid in the gate, oldest first
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
         self._lookups: dict[bytes, int] = {}  # look-ups per address in `_lookups_second`
 
     async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
-        """Authenticates a request and passes it through the gate. Raises Unavailable."""
+        """Authenticates a request and asks the gate whether to admit it. Raises Unavailable."""
         authorization = request.fields.get("authorization")
         secret = bearer(authorization) if authorization else None
         if secret is not None and len(secret) == SECRET_LENGTH:  # all keys have this length
@@ -113,10 +113,10 @@ class Admission:
         return known
 
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
-        """Returns a refusal if this key must not be looked up, and None otherwise.
+        """Returns a refusal if this key must not be looked up, or None if it may be.
 
         An address that is over its limit can cause only a few look-ups per second, no matter how many keys it makes up.
-        This does not affect keys that any worker has already found to be valid.
+        Keys that any worker has already found to be valid are not affected.
         """
         if not well_formed(secret, self._environment):
             return None  # malformed keys are never looked up
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Returns whether this address bucket may cause another look-up in the current second. If so, counts it."""
+        """Whether this address bucket can cause another look-up in the current second. If so, counts the look-up."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

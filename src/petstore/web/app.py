@@ -1,7 +1,7 @@
 """The request pipeline. A request takes one of two paths:
 
-the API:  route → authenticate and pass the gate → check method and scope → run the operation → reply
-the site: route → pass the gate by address → serve the document or probe → reply
+the API:  route → authenticate and admit by key → check method and scope → run the operation → reply
+the site: route → admit by address → serve the document or probe → reply
 """
 
 import logging
@@ -88,7 +88,7 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def publish(self, ticks: float) -> None:
-        """Publishes counters and throttled log lines. Called once a second.
+        """Publishes the counters and logs throttled events. Called once a second.
 
         `ticks` is the value of `perf_counter`, or infinity on shutdown.
         """
@@ -236,7 +236,7 @@ class App:
                 return await self._gate.peek_address(environment, address, now)
             except (Exception, CancelledError) as error:
                 cause = self._deadlines.cause(task, error)
-                if not isinstance(cause, Unavailable):  # a bug in the gate; log it, but still send the headers
+                if not isinstance(cause, Unavailable):  # a bug in the gate; log it, but still send rate limit headers
                     logger.error("internal error", exc_info=cause)
         return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
 

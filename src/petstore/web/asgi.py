@@ -16,7 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiRequest:
-    """A `Request` that is created from an ASGI scope. It also serves as its own body stream."""
+    """A `Request` created from an ASGI scope. The object is also the stream of the request's body."""
 
     body = b""
 
@@ -52,7 +52,7 @@ class AsgiRequest:
 
 
 def _path(scope: MutableMapping[str, Any]) -> str:
-    """Returns the path relative to the mount point, decoded in the same way as Petstore's own server decodes it.
+    """Returns the path relative to the mount point, decoded exactly as Petstore's own server would decode it.
 
     Uses the optional `raw_path` if present, because ASGI servers decode %2F to a slash in `path`.
     """
@@ -70,7 +70,7 @@ async def respond(app: App, scope: MutableMapping[str, Any], receive: Receive, s
     headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs(reply.headers)]
     if reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))
-    if reply.status in (408, 413):  # close the connection, because the rest of the body is not read
+    if reply.status in (408, 413):  # close the connection, because the rest of the body is never read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})

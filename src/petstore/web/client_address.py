@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-HOPS_MAX = 8  # maximum trusted proxies in a chain; earlier entries in X-Forwarded-For are ignored
+HOPS_MAX = 8  # maximum length of a chain of trusted proxies; earlier entries in X-Forwarded-For are ignored
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 
@@ -14,9 +14,9 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
-    """Returns the client's address: the peer or, behind trusted proxies, the nearest address that is not trusted.
+    """Returns the client's address: the peer's or, behind trusted proxies, the nearest untrusted address.
 
-    `forwarded_for` is the value of X-Forwarded-For. A peer on a Unix socket has no address. It is trusted,
+    `forwarded_for` is the value of X-Forwarded-For. A peer on a Unix socket has no address. Such a peer is trusted,
     because only local processes can connect to the socket.
     """
     if peer and (not trusted or not is_in(peer, trusted)):

@@ -15,7 +15,7 @@ class Cors:
         self._origins = frozenset(origins)
 
     def is_preflight(self, request: Request) -> bool:
-        """Whether this is a browser's preflight for a page from an allowed origin."""
+        """Whether this is a preflight request that a browser sends for a page from an allowed origin."""
         asked = request.method == "OPTIONS" and "access-control-request-method" in request.fields
         return asked and self._allows(request.fields.get("origin"))
 

@@ -1,4 +1,4 @@
-"""Counts the requests to one base address by outcome. To be fast, counting a request only updates dictionaries.
+"""Counts the requests to one base address by outcome. For speed, counting a request only updates dictionaries.
 
 The counts are published as metrics once a second, and written to the store as usage every few seconds. The gate counts
 each key's admitted requests. This module counts errors, refusals, bans, and requests without a valid key. Each key's
@@ -17,12 +17,12 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
-BANNED_429 = 4290  # a pseudo-status that counts 429s due to a ban separately from other 429s
-ROWS_MAX = 250  # maximum usage rows per transaction, so that creates do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors per key, and maximum keys, in one flush
+BANNED_429 = 4290  # a pseudo-status for 429s due to a ban, which are counted separately from other 429s
+ROWS_MAX = 250  # usage rows per transaction; few, so that create requests do not wait long for the write lock
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # the maximum number of errors per key, and of keys with errors, in one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
-# Responses for which a page was read from the cache or the store.
+# The responses that require a page from the cache or the store.
 _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
@@ -135,7 +135,7 @@ class RequestCounters:
             raise
 
     async def flush_errors(self) -> None:
-        """Writes the errors that have been noted since the last call.
+        """Writes the errors noted since the last call.
 
         If the store is unavailable, raises Unavailable and keeps the errors for the next call.
         """

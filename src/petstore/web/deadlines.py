@@ -16,9 +16,9 @@ Task = asyncio.Task[Any]
 class Deadlines:
     """Cancels requests that are about to exceed their deadlines.
 
-    One timer checks all requests, because setting a separate timer for each request would take 4 to 8 µs. A request's
-    deadline is calculated from the time of the last check, and the request is cancelled at the last check before its
-    deadline. As a result, it is cancelled up to two intervals early, but never late.
+    One timer checks all requests, because a separate timer would cost each request 4 to 8 µs. A request's deadline is
+    calculated from the time of the last check, and the request is cancelled at the last check before its deadline. As a
+    result, a request can be cancelled up to two intervals early, but never late.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class Deadlines:
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Awaits `waiting` while the current task's deadline, if any, is suspended. Then starts a new deadline."""
+        """Suspends the current task's deadline, if any, while awaiting `waiting`. Then sets a new deadline."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:

@@ -7,7 +7,7 @@ from petstore.web.replies import Lines, line
 
 
 def deprecation_headers(deprecation: Deprecation, base_url: str) -> Lines:
-    """Returns the headers that all of the operation's responses include, regardless of their status."""
+    """Returns the headers that every response of the operation includes, regardless of its status."""
     values = deprecation_values(deprecation, base_url)
     return (
         line("deprecation", values["deprecation"])

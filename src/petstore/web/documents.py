@@ -37,7 +37,7 @@ Json = dict[str, Any]
 class Documents:
     """The documents, with both base addresses filled in.
 
-    Each base address is a path or a URL that ends with the version segment.
+    `live` and `staging` are paths or URLs that end with the version segment.
     """
 
     def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
@@ -49,7 +49,7 @@ class Documents:
         for name in OWN_ASSETS:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
-        # There is one OpenAPI document for the time before the first sunset, and one for the time after each sunset.
+        # One OpenAPI document applies until the first sunset, and a further one from each sunset.
         self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
             path: [
@@ -104,9 +104,9 @@ def _document(
 
 
 def openapi_document(live: str, staging: str, now: float, settings: Settings = _DEFAULTS) -> Json:
-    """Returns the OpenAPI document as of `now`, with these base addresses and the limits in the settings.
+    """Returns the OpenAPI document as of `now`, with these base addresses and with the limits from the settings.
 
-    A base address may be relative to the document.
+    The base addresses can be relative to the document.
     """
     text = resources.files("petstore.web").joinpath("openapi.yaml").read_bytes()
     document = msgspec.yaml.decode(text, type=Json)
@@ -150,7 +150,7 @@ _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def filled(node: Any, values: Mapping[str, str | int]) -> Any:
-    """Replaces each {{name}} with its value. Raises KeyError for a name without a value.
+    """Replaces each {{name}} in a document with its value. Raises KeyError if a name has no value.
 
     A string that consists only of {{name}} is replaced with the value itself, which may be a number.
     """
@@ -186,7 +186,7 @@ def _deprecate(document: Json, operation: Operation, notice: Json) -> None:
 def _prune(document: Json) -> None:
     """Removes unused components."""
     components = document["components"]
-    for kind in ("responses", "headers", "schemas"):  # responses first, as they refer to the other two
+    for kind in ("responses", "headers", "schemas"):  # responses first, because they refer to headers and schemas
         used = _references(document)
         components[kind] = {
             name: part for name, part in components[kind].items() if f"#/components/{kind}/{name}" in used
@@ -194,7 +194,7 @@ def _prune(document: Json) -> None:
 
 
 def _resolved(part: Json, document: Json) -> Json:
-    """Returns the component that a part of the document refers to, or the part itself."""
+    """Returns the component that this part of the document refers to, or the part itself if it is not a reference."""
     if "$ref" not in part:
         return part
     _, components, kind, name = part["$ref"].split("/")

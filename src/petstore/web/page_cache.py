@@ -1,8 +1,8 @@
 """The page cache, which stores rendered pages of lists for the current version of the catalogue.
 
-A new animal has the highest id, so it can change only the last page of a list. For this reason, a create removes only
-last pages from the cache. All other pages stay valid until an animal is edited. store/freshness.py explains catalogue
-versions.
+A new animal has the highest id, so it can change only the last page of a list. When an animal is added, the cache
+therefore drops only last pages. All other pages stay valid until an animal is edited. store/freshness.py explains
+catalogue versions.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from petstore.web.replies import Lines
 from petstore.web.requests import ListQuery
 
 CACHE_BYTES = 24 * 1024 * 1024
-OVERHEAD = 1024  # estimated bytes per entry in addition to its body
+OVERHEAD = 1024  # estimated size of an entry in bytes, excluding its body
 
 
 class Rendered(msgspec.Struct, frozen=True, gc=False):
@@ -35,8 +35,8 @@ Entries = dict[ListQuery, Rendered]
 class PageCache:
     """Caches rendered pages.
 
-    In every method, `version` is the catalogue version that the gate returned for the request before the store was
-    read.
+    In every method, `version` is the catalogue version that the gate returned when it admitted the request, before the
+    store was read.
     """
 
     def __init__(self, *, bytes_max: int = CACHE_BYTES) -> None:
@@ -57,7 +57,7 @@ class PageCache:
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
         """Switches to this version, and removes pages that are not valid for it.
 
-        The version of a slow request may be older than the cache's current version.
+        A slow request might have an older version than the cache.
         """
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:

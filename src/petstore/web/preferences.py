@@ -28,7 +28,7 @@ _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
-    """A client's preferences. `delay` and `retry_after` are in seconds, or None if not given."""
+    """A client's preferences. `delay` and `retry_after` are in seconds, or None if the client did not give them."""
 
     error: str | None = None
     retry_after: int | None = None
@@ -81,7 +81,7 @@ def _seconds(text: str | None, most: int) -> int | None:
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """Returns the decision to show in the headers. For a simulated 429, it shows no remaining requests."""
+    """Returns the decision to show in the headers. For a simulated 429, this is a refusal with nothing remaining."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND
@@ -119,7 +119,7 @@ class Delays:
         self._ended = asyncio.Event()
 
     def granted(self, preferences: Preferences) -> Preferences:
-        """Returns the preferences, but without the delay if too many responses are already delayed."""
+        """Returns the preferences, without the delay if too many responses are already being delayed."""
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:

@@ -17,7 +17,7 @@ from petstore.errors import (
 )
 from petstore.rate_limits import BANNED, SECOND, Decision
 
-# Header lines as they are sent, each with a line ending. Most are created once and reused in many replies.
+# Header lines as sent, including the line endings. Most are created once and reused in many replies.
 Lines = str
 
 
@@ -31,7 +31,7 @@ def pairs(lines: Lines) -> list[tuple[str, str]]:
 
 
 JSON = line("content-type", "application/json")
-# Without one of these headers, a cache may choose how long to keep a response.
+# Without one of these headers, a cache could decide for itself how long to keep a response.
 NO_STORE = line("cache-control", "no-store")
 PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
@@ -39,10 +39,10 @@ PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorizati
 REJECTIONS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The request did not arrive in time."),
-    414: ("malformed_request", "The address of the request is too long."),
-    431: ("malformed_request", "The header fields of the request are too large or too many."),
-    501: ("malformed_request", "The Transfer-Encoding of the request is not supported."),
-    505: ("malformed_request", "The HTTP version of the request is not supported."),
+    414: ("malformed_request", "The request URL is too long."),
+    431: ("malformed_request", "The request has too many header fields, or they are too large."),
+    501: ("malformed_request", "The request's Transfer-Encoding is not supported."),
+    505: ("malformed_request", "The request's HTTP version is not supported."),
 }
 
 
@@ -69,7 +69,7 @@ def _error_body(code: str, message: str, status: int) -> bytes:
 
 
 def error_reply(code: str, message: str, headers: Lines = "", status: int = 0) -> Reply:
-    """Returns the reply for an error. `status` is required only for codes that can have several statuses."""
+    """Returns the reply for an error. `status` is required only for codes that have more than one status."""
     status = status or STATUS_OF_CODE[code]
     return Reply(status, JSON + NO_STORE + headers, _error_body(code, message, status), code=code)
 
@@ -104,7 +104,7 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 
 
 def request_ids() -> Iterator[str]:
-    """Yields random 128-bit ids, which reveal no information. Generates them in blocks, because that is faster.
+    """Yields random 128-bit ids, which reveal nothing about the service. For speed, generates them in blocks.
 
     Must be called after a fork, so that processes do not share a block and yield the same ids.
     """

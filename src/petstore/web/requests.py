@@ -47,7 +47,7 @@ class Request(Protocol):
     method: str
     path: str  # percent-decoded
     query: str  # as sent
-    fields: dict[str, str]  # by lower-case name; repeated fields are joined with commas
+    fields: dict[str, str]  # values by lower-case name; repeated fields are joined with commas
     peer: str  # the address of the client or the proxy
     started: float  # when the first byte arrived (time.perf_counter)
     body: bytes
@@ -115,13 +115,12 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
 
 
 def check_no_parameters(query: str) -> None:
-    """Raises InvalidParameter if there are any parameters. Used if an operation has none and handling is strict."""
+    """Raises InvalidParameter if there are any parameters. Strict operations without parameters call this."""
     if unknown := _unknown_parameters(query, ()):
         raise InvalidParameter(_parameters_fault(unknown) + ".")
 
 
 def last_segment(path: str) -> str:
-    """Returns the last segment of a path."""
     return path.rpartition("/")[2]
 
 
@@ -136,12 +135,12 @@ def parse_pet_id(text: str) -> int | None:
 
 # Strict handling: unknown parameters and members
 
-NAMES_SHOWN = 10  # maximum unknown names in a message
-LENGTH_SHOWN = 30  # maximum characters of an unknown name; too few to reveal a key that `without_keys` misses
+NAMES_SHOWN = 10  # maximum unknown names to list in a message
+LENGTH_SHOWN = 30  # maximum characters to show of an unknown name; too few to reveal a key that `without_keys` misses
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
-    """Returns the parameter names that are not in `known`, as sent and without duplicates."""
+    """Returns the names of parameters that are not in `known`, without duplicates and still encoded."""
     names = dict.fromkeys(part.partition("=")[0] for part in query.split("&") if part)
     has_few_escapes = query.count("%") <= ESCAPES_MAX
     return [name for name in names if (unquote_plus(name) if has_few_escapes and "%" in name else name) not in known]
@@ -162,7 +161,7 @@ def members_fault(names: Sequence[str]) -> str:
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
-    """Returns whether there is only one name, and the names to show: shortened, printable and without keys."""
+    """Returns whether there is only one name, and the text that lists the names, shortened and without keys."""
     shown = []
     for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)
@@ -240,7 +239,7 @@ def idempotency_token(fields: Mapping[str, str]) -> str | None:
 
 
 def etag_matches(condition: str, etag: str) -> bool:
-    """Returns whether If-None-Match matches an ETag, using weak comparison."""
+    """Whether the value of If-None-Match matches an ETag, using weak comparison."""
     if condition == etag:
         return True
     if len(condition) > FIELD_PARSED_MAX:
@@ -273,4 +272,4 @@ async def read_body(request: Request) -> bytes:
 
 
 def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body must have at most {BODY_MAX} bytes.")
+    return BodyTooLarge(f"The body must not be larger than {BODY_MAX} bytes.")

@@ -31,11 +31,11 @@ class Route(msgspec.Struct, frozen=True):
 
     api: Api
     counted_as: OperationName = OTHER
-    operation: Operation | None = None  # None if no operation has this method and address
+    operation: Operation | None = None  # None if no operation matches the method and the path
     handler: Handler | None = None
     allow: str = ""  # the methods that this address supports; empty if there is nothing at this address
     headers: Lines = ""  # added to every response, regardless of its status
-    end: float = math.inf  # the Unix time of the sunset
+    end: float = math.inf  # the Unix time of the operation's sunset
     gone: str = Gone.usual  # the error message after the sunset
 
 
@@ -50,7 +50,7 @@ class Router:
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
         self._fixed: dict[str, Address] = {}  # by path
-        self._items: dict[str, Address] = {}  # by parent path; the last segment is a parameter
+        self._items: dict[str, Address] = {}  # by parent path, for paths whose last segment is a parameter
         self._bases = {BASES[environment]: Route(api) for environment, api in apis.items()}
         for base, nothing in self._bases.items():
             base_url = settings.base_url(nothing.api.environment)

@@ -41,7 +41,7 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        # The host name that the service listens on identifies this machine, unless it is also the public name.
+        # The host name on which the service listens identifies this machine, unless clients use the same name.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
@@ -64,7 +64,7 @@ class Site:
             return await file.answer(request)
         if path == "/readyz":
             await self._ready()
-            # A node that uses the fallback is ready even though Redis is unavailable.
+            # A node that uses the fallback counts as ready, even though Redis is unavailable.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
         if path == "/metrics" and self._scrape is not None:
             media_type, body = await self._scrape(request.fields.get("accept", "")[:FIELD_PARSED_MAX])
@@ -86,7 +86,7 @@ class Site:
         await self._gate.keys_version("live")
 
     def _may_scrape(self, request: Request) -> bool:
-        """Whether the client's address is in `--metrics-from`, or the client is local and not behind a proxy."""
+        """Whether the client is in a network in `--metrics-from`, or is on this machine and not behind a proxy."""
         if self._scrape is None:
             return False
         forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIX) for name in request.fields)

@@ -1,4 +1,4 @@
-"""Files that do not change while the service runs. Each file is created and compressed only once."""
+"""Files that do not change while the service runs. Each file is generated and compressed only once."""
 
 import asyncio
 import gzip
@@ -46,7 +46,7 @@ class StaticFile:
         try:
             content = await asyncio.shield(self._content)
         except Exception:
-            self._content = None  # for example, too many open files; the next request tries again
+            self._content = None  # for example, too many files are open; the next request tries again
             raise
         compressed = quality(request.fields.get("accept-encoding", ""), "gzip", "*") > 0
         etag = f'"{content.digest}-gzip"' if compressed else f'"{content.digest}"'
@@ -65,9 +65,9 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 
 def quality(field: str, *names: str) -> float:
-    """Returns the quality value of a name in an `Accept` or `Accept-Encoding` field, or 0 if no name appears in it.
+    """Returns the quality value of the first of `names` that an `Accept` or `Accept-Encoding` field contains.
 
-    If several names appear in the field, the first one in `names` counts.
+    Returns 0 if the field contains no such name.
     """
     if len(field) > FIELD_PARSED_MAX:
         return 0.0

@@ -1,5 +1,5 @@
 // The components of the reference page. Swagger UI reads the form and sends the request. The page leaves validation to the
-// service, so that it shows the response that a client would get.
+// service, so that users see the response that a client would get.
 
 import { IDEMPOTENCY_KEY, SAMPLES } from "./samples.js";
 
@@ -155,7 +155,7 @@ export function PetstoreParts({ React, Im }) {
     );
   }
 
-  // JavaScript rounds integers of more than 53 bits, so a response that may contain one is shown unformatted.
+  // JavaScript rounds integers of more than 53 bits, so a response that might contain one is shown unformatted.
   const pretty = (text) => {
     try {
       return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2);

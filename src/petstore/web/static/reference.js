@@ -38,7 +38,7 @@ async function start() {
     requestInterceptor(request) {
       if (field.value) request.headers.Authorization = `Bearer ${field.value.trim()}`;
       const sent = Date.now();
-      // Swagger UI measures the duration of successful requests only.
+      // Swagger UI measures the duration only if a request succeeds.
       request.responseInterceptor = (response) => Object.assign(response, { duration: Date.now() - sent });
       return request;
     },

@@ -1,6 +1,6 @@
 // Code samples for curl, for Python with petstore-client, and for JavaScript. Each is produced by a pure function of the
-// request. A sample starts with a comment that states its prerequisites. It reads the key from an environment variable, so
-// that the sample contains no secret.
+// request. A sample starts with a comment that states its prerequisites, and contains no secret, because it reads the key
+// from an environment variable.
 
 const KEY = "PETSTORE_API_KEY";
 export const IDEMPOTENCY_KEY = "Idempotency-Key";
