@@ -1,5 +1,6 @@
 """`python -m tools.advisories`: looks up known vulnerabilities of the pinned versions. Fails if the look-up fails."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -46,4 +47,5 @@ def _audit() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
     sys.exit(main())

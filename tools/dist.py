@@ -1,5 +1,6 @@
 """`python -m tools.dist`: builds wheels and source archives of the service and the client reproducibly, and an SBOM."""
 
+import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -118,4 +119,5 @@ def _licence(text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
     sys.exit(main())

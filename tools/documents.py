@@ -4,6 +4,7 @@ It checks documents, the messages of programs, docstrings, comments and names in
 commit. The average sentence length covers only prose. Cells of tables are checked only for long sentences.
 """
 
+import argparse
 import ast
 import inspect
 import io
@@ -332,4 +333,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
     sys.exit(main())

@@ -5,6 +5,7 @@ killed at the end, so rows are in the write-ahead log, and the gate has admissio
 command refuses to overwrite the data of a released version.
 """
 
+import argparse
 import contextlib
 import json
 import re
@@ -216,4 +217,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
     sys.exit(main())

@@ -4,6 +4,7 @@ It takes each page in light and dark mode, and saves the page's text next to the
 tests/project/test_screenshots.py compares this text with the current page. The command needs Chromium.
 """
 
+import argparse
 import contextlib
 import datetime
 import re
@@ -126,4 +127,5 @@ def draw(page: Page, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
     sys.exit(main())

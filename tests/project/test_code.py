@@ -3,9 +3,16 @@
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 import petstore
 
+ROOT = Path(__file__).parents[2]
+TOOLS = [file.stem for file in sorted((ROOT / "tools").glob("*.py")) if "__main__" in file.read_text()]
 ANCESTORS_MAX = 2
 
 
@@ -21,3 +28,9 @@ def test_no_class_has_many_ancestors_of_ours() -> None:
             if len(ancestors) > ANCESTORS_MAX and not issubclass(kind, BaseException):
                 deep.append(f"{kind.__module__}.{kind.__qualname__}: {len(ancestors)}")
     assert len(modules) > 50 and deep == []
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_tool_that_is_asked_for_help_only_prints_it(tool: str) -> None:
+    done = subprocess.run([sys.executable, "-m", f"tools.{tool}", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("usage: ")
