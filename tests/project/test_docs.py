@@ -217,7 +217,7 @@ def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
         assert figure in " ".join(section.split()), figure
 
 
-@pytest.mark.parametrize("name", ["deploy/kubernetes.yaml", "docs/operating.md"])
+@pytest.mark.parametrize("name", ["deploy/kubernetes.yaml", "docs/operating.md", "docs/scaling.md"])
 def test_archives_and_images_are_named_with_this_version(name: str) -> None:
     assert set(re.findall(r"petstore[-:](\d+\.\d+\.\d+)", (ROOT / name).read_text())) == {__version__}
 
