@@ -122,8 +122,8 @@ def main() -> None:
     cluster = parser.parse_args().cluster
     store, gate = (backends.postgres().url(), backends.redis().url()) if cluster else (None, None)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            settings = Settings(data=Path(folder), store=store, gate=gate)
+        with tempfile.TemporaryDirectory() as directory:
+            settings = Settings(data=Path(directory), store=store, gate=gate)
             pages = measure(settings, asyncio.run(fill(settings)))
     finally:
         backends.end()

@@ -40,14 +40,14 @@ def ready_petstore() -> None:
         raise Missing("petstore is not installed in this environment (pip install -e .)")
 
 
-def launch_petstore(folder: Path, port: int, animals: int, workers: int = CORES) -> Launch:
-    settings = Settings(data=folder / "data", port=port, workers=workers)
+def launch_petstore(directory: Path, port: int, animals: int, workers: int = CORES) -> Launch:
+    settings = Settings(data=directory / "data", port=port, workers=workers)
     return launch_service([str(petstore_command()), "serve"], settings, animals)
 
 
-def launch_petstore_cluster(folder: Path, port: int, animals: int) -> Launch:
+def launch_petstore_cluster(directory: Path, port: int, animals: int) -> Launch:
     store, gate = backends.postgres().url(), backends.redis().url()
-    settings = Settings(data=folder / "data", port=port, workers=1, store=store, gate=gate)
+    settings = Settings(data=directory / "data", port=port, workers=1, store=store, gate=gate)
     return launch_service([str(petstore_command()), "serve"], settings, animals)
 
 
@@ -77,10 +77,10 @@ ASGI_SERVERS = {
 }
 
 
-def launch_asgi(folder: Path, port: int, animals: int, server: str) -> Launch:
+def launch_asgi(directory: Path, port: int, animals: int, server: str) -> Launch:
     command = [str(VENV / "bin/python"), *ASGI_SERVERS[server], "--log-level", "warning"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--workers", str(CORES), "petstore.cli.serve:asgi"]
-    return launch_service(command, Settings(data=folder / "data", port=port), animals)
+    return launch_service(command, Settings(data=directory / "data", port=port), animals)
 
 
 # Go
@@ -98,15 +98,15 @@ def ready_go() -> None:
     )
 
 
-def launch_go(folder: Path, port: int, animals: int, *more: str) -> Launch:
+def launch_go(directory: Path, port: int, animals: int, *more: str) -> Launch:
     keys, spent_key = peer_keys()
-    command = [str(BUILD / "go-peer"), "-db", str(folder / "pets.db"), "-port", str(port), "-spent-key", spent_key]
-    command += ["-keys", str(keys_file(folder)), "-per-minute", str(UNLIMITED), "-per-day", str(UNLIMITED)]
+    command = [str(BUILD / "go-peer"), "-db", str(directory / "pets.db"), "-port", str(port), "-spent-key", spent_key]
+    command += ["-keys", str(keys_file(directory)), "-per-minute", str(UNLIMITED), "-per-day", str(UNLIMITED)]
     return Launch([*command, "-seed", str(animals), *more], keys, spent_key, {"GOMAXPROCS": str(CORES)})
 
 
-def launch_tuned_go(folder: Path, port: int, animals: int) -> Launch:
-    return launch_go(folder, port, animals, "-tuned")
+def launch_tuned_go(directory: Path, port: int, animals: int) -> Launch:
+    return launch_go(directory, port, animals, "-tuned")
 
 
 def peer_keys() -> tuple[list[str], str]:
@@ -129,23 +129,23 @@ def ready_fastapi() -> None:
     stamp.write_text(digest)
 
 
-def launch_fastapi(folder: Path, port: int, animals: int) -> Launch:
-    return launch_peer("fastapi_app.py", folder, port, animals, PEER_DB=str(folder / "pets.db"))
+def launch_fastapi(directory: Path, port: int, animals: int) -> Launch:
+    return launch_peer("fastapi_app.py", directory, port, animals, PEER_DB=str(directory / "pets.db"))
 
 
-def launch_fastapi_cluster(folder: Path, port: int, animals: int) -> Launch:
+def launch_fastapi_cluster(directory: Path, port: int, animals: int) -> Launch:
     store = backends.postgres().url().replace("postgresql://", "postgresql+asyncpg://")
     gate = backends.redis().url()
-    return launch_peer("fastapi_cluster_app.py", folder, port, animals, PEER_STORE=store, PEER_GATE=gate)
+    return launch_peer("fastapi_cluster_app.py", directory, port, animals, PEER_STORE=store, PEER_GATE=gate)
 
 
-def launch_peer(file: str, folder: Path, port: int, animals: int, **where: str) -> Launch:
+def launch_peer(file: str, directory: Path, port: int, animals: int, **where: str) -> Launch:
     keys, spent_key = peer_keys()
     settings = {
         **where,
         "PEER_SPENT_KEY": spent_key,
         "PEER_PORT": str(port),
-        "PEER_KEYS": str(keys_file(folder)),
+        "PEER_KEYS": str(keys_file(directory)),
         "PEER_PER_MINUTE": str(UNLIMITED),
         "PEER_PER_DAY": str(UNLIMITED),
         "PEER_SEED": str(animals),
@@ -165,7 +165,7 @@ def nginx_command() -> str | None:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
-def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
+def launch_nginx(directory: Path, port: int, animals: int) -> Launch:
     """Launches nginx, which only returns the bytes of the first page."""
     page = json.dumps([{"id": n, **animal(n)} for n in range(1, 21)], separators=(",", ":"))
     headers = {
@@ -175,15 +175,15 @@ def launch_nginx(folder: Path, port: int, animals: int) -> Launch:
         "X-Request-Id": "1234567890ab-1234567",
     }  # fmt: skip
     added = "".join(f"add_header {name} '{value}';\n" for name, value in headers.items())
-    (folder / "nginx.conf").write_text(
-        f"daemon off; pid {folder}/pid; worker_processes auto; error_log stderr crit;\n"
+    (directory / "nginx.conf").write_text(
+        f"daemon off; pid {directory}/pid; worker_processes auto; error_log stderr crit;\n"
         "events { worker_connections 1024; }\n"
         "http { access_log off; server_tokens off; keepalive_requests 1000000000; default_type application/json;\n"
-        + "".join(f"{name}_temp_path {folder};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        + "".join(f"{name}_temp_path {directory};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         + f"server {{ listen 127.0.0.1:{port};\n"
         f"location = /v1/pets {{ {added} return 200 '{page}'; }}\nlocation = /readyz {{ return 200 ready; }}\n}} }}\n"
     )
-    return Launch([str(nginx_command()), "-c", str(folder / "nginx.conf")], ["any"], "any")
+    return Launch([str(nginx_command()), "-c", str(directory / "nginx.conf")], ["any"], "any")
 
 
 CONTENDERS = {

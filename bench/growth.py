@@ -56,9 +56,9 @@ def with_keys(count: int) -> Iterator[Running]:
     """Starts a contender with `count` keys. Requests use all of them, except in the row `same`."""
     secrets = [mint("live") for _ in range(count)]
 
-    def launch(folder: Path, port: int, animals: int) -> Launch:
-        made = launch_petstore(folder, port, animals, workers=1)
-        asyncio.run(add_keys(Settings(data=folder / "data"), secrets))
+    def launch(directory: Path, port: int, animals: int) -> Launch:
+        made = launch_petstore(directory, port, animals, workers=1)
+        asyncio.run(add_keys(Settings(data=directory / "data"), secrets))
         return replace(made, keys=secrets)
 
     with started(replace(CONTENDERS["petstore-1"], launch=launch), ANIMALS[0]) as running:

@@ -172,8 +172,8 @@ def profiled(profile: cProfile.Profile | None) -> Iterator[None]:
         profile.disable()
 
 
-async def run(folder: Path, rows: list[str], rounds: int, *, profiling: bool) -> None:
-    settings = Settings(data=folder / "data")
+async def run(directory: Path, rows: list[str], rounds: int, *, profiling: bool) -> None:
+    settings = Settings(data=directory / "data")
     keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
     await seed.fill(settings, ANIMALS, keys, spent_key)
     service = Service(settings, supervised=False)
@@ -210,8 +210,8 @@ def main() -> None:
     if unknown := set(rows) - set(ROWS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(ROWS)}")
     BUILD.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pipeline-", dir=BUILD) as folder:
-        uvloop.run(run(Path(folder), rows, given.rounds, profiling=given.profile))
+    with tempfile.TemporaryDirectory(prefix="pipeline-", dir=BUILD) as directory:
+        uvloop.run(run(Path(directory), rows, given.rounds, profiling=given.profile))
 
 
 if __name__ == "__main__":

@@ -98,10 +98,10 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
     """Starts a contender, yields when it is ready, and always stops it. Raises Broken."""
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{contender.name}-", dir=BUILD) as name:
-        folder, port = Path(name), free_port()
-        launch = contender.launch(folder, port, animals)
-        write_lines(keys_file(folder), launch.keys)
-        log = folder / "log"
+        directory, port = Path(name), free_port()
+        launch = contender.launch(directory, port, animals)
+        write_lines(keys_file(directory), launch.keys)
+        log = directory / "log"
         with log.open("wb") as output:
             # A new session, so that Ctrl-C reaches only the race, which then stops the contenders in order.
             process = subprocess.Popen(
@@ -120,9 +120,9 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
             end(process)
 
 
-def keys_file(folder: Path) -> Path:
+def keys_file(directory: Path) -> Path:
     """Returns the file with all keys of a contender, one per line. The peers and wrk read it."""
-    return folder / "keys"
+    return directory / "keys"
 
 
 def write_lines(file: Path, lines: Sequence[str]) -> None:

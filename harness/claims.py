@@ -27,7 +27,7 @@ def progress(text: str) -> None:
 
 
 @contextlib.contextmanager
-def folder() -> Iterator[Path]:
+def temporary_directory() -> Iterator[Path]:
     """Creates a temporary directory for data."""
     with tempfile.TemporaryDirectory(prefix="petstore-prove-") as name:
         yield Path(name)

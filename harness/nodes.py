@@ -37,12 +37,12 @@ class Node(Server):
 
 @contextlib.contextmanager
 def nodes_running(
-    folder: Path, postgres: Postgres, redis: Redis, *options: str, skews: Sequence[float], workers: int = 2
+    directory: Path, postgres: Postgres, redis: Redis, *options: str, skews: Sequence[float], workers: int = 2
 ) -> Iterator[list[Node]]:
     """Starts one node for each skew, on empty backends. All nodes start at the same time."""
     store, gate = postgres.url(), redis.url()
     nodes = [
-        Node(folder / f"node{number}", store, gate, *options, workers=workers, skew=skew)
+        Node(directory / f"node{number}", store, gate, *options, workers=workers, skew=skew)
         for number, skew in enumerate(skews)
     ]
     try:

@@ -10,7 +10,7 @@ ANONYMOUS = 65534
 
 
 @contextmanager
-def folder_of_nobody() -> Iterator[Path]:
+def directory_of_nobody() -> Iterator[Path]:
     """Creates a directory for the user nobody, outside pytest's directories, which only their owner can enter."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANONYMOUS, ANONYMOUS)

@@ -23,7 +23,7 @@ class Proxy(Process):
         if found is None:
             raise Missing(f"{name} is not installed (Debian: {package})")
         self._program = found
-        self.config = self.folder / "config"
+        self.config = self.directory / "config"
 
     def answers(self) -> bool:
         return takes_connections(self.port)
@@ -32,8 +32,8 @@ class Proxy(Process):
 class Nginx(Proxy):
     def __init__(self, upstream: int, names: str = "api.example.com") -> None:
         super().__init__("nginx", "nginx")
-        self._errors = self.folder / "error.log"
-        certificate, key = self_signed(self.folder)
+        self._errors = self.directory / "error.log"
+        certificate, key = self_signed(self.directory)
         site = (DEPLOY / "nginx.conf").read_text()
         for before, after in (
             ("127.0.0.1:8080", f"127.0.0.1:{upstream}"), ("listen 443", f"listen 127.0.0.1:{self.port}"),
@@ -42,16 +42,16 @@ class Nginx(Proxy):
         ):  # fmt: skip
             assert before in site
             site = site.replace(before, after)
-        kinds = " ".join(f"{kind}_temp_path {self.folder}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
+        kinds = " ".join(f"{kind}_temp_path {self.directory}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
         self.config.write_text(
-            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; pid {self.folder}/pid; error_log {self._errors};"
-            " worker_processes 1;"
+            f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; worker_processes 1;"
+            f" pid {self.directory}/pid; error_log {self._errors};"
             f" events {{ worker_connections 512; }}"
-            f" http {{ access_log off; client_body_temp_path {self.folder}/body; {kinds}\n{site}\n}}"
+            f" http {{ access_log off; client_body_temp_path {self.directory}/body; {kinds}\n{site}\n}}"
         )
 
     def command(self) -> list[str]:
-        return [self._program, "-e", str(self._errors), "-p", str(self.folder), "-c", str(self.config)]
+        return [self._program, "-e", str(self._errors), "-p", str(self.directory), "-c", str(self.config)]
 
 
 class HaProxy(Proxy):
@@ -60,12 +60,12 @@ class HaProxy(Proxy):
         super().__init__("haproxy", "haproxy")
         text = re.sub(r"bind :\d+", f"bind 127.0.0.1:{self.port}", (DEPLOY / config).read_text())
         if "/run/secrets" in text:
-            subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=self.folder, check=True)
-            text = text.replace("/run/secrets", str(self.folder / "secrets"))
+            subprocess.run([DEPLOY / "container/make-secrets.sh"], cwd=self.directory, check=True)
+            text = text.replace("/run/secrets", str(self.directory / "secrets"))
         else:
-            made = self_signed(self.folder)
-            (self.folder / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
-            text = text.replace("/etc/haproxy/site.pem", str(self.folder / "site.pem"))
+            made = self_signed(self.directory)
+            (self.directory / "site.pem").write_bytes(made.chain.read_bytes() + made.key.read_bytes())
+            text = text.replace("/etc/haproxy/site.pem", str(self.directory / "site.pem"))
         for number, node in enumerate(nodes, 1):
             text, replaced = re.subn(rf"(server node{number}) \S+", rf"\1 127.0.0.1:{node.port}", text)
             assert replaced == 1

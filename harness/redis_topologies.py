@@ -100,15 +100,15 @@ def cluster_running(proxies: Sequence[TlsProxy] | None = None) -> Iterator[Redis
 class Sentinel(Redis):
     def __init__(self, primary_port: int, *settings: str) -> None:
         super().__init__()
-        (self.folder / "sentinel.conf").write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
+        (self.directory / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\n"
             f"sentinel monitor pets 127.0.0.1 {primary_port} 1\n"
             "sentinel down-after-milliseconds pets 500\nsentinel failover-timeout pets 2000\n"
             + "".join(f"{each}\n" for each in settings)
         )
 
     def command(self) -> list[str]:
-        return [self._program, str(self.folder / "sentinel.conf"), "--sentinel"]
+        return [self._program, str(self.directory / "sentinel.conf"), "--sentinel"]
 
     def url(self) -> str:
         return f"redis+sentinel://127.0.0.1:{self.port}/pets"

@@ -257,8 +257,8 @@ def empty_store() -> str:
     """Returns the URL of a new database with empty tables. Copies the tables, because creating them is slow."""
     postgres = shared(Postgres)
     if postgres not in _empty_stores:
-        with tempfile.TemporaryDirectory() as folder:
-            first = Server(Path(folder) / "data", "cluster")
+        with tempfile.TemporaryDirectory() as directory:
+            first = Server(Path(directory) / "data", "cluster")
             first._create()
         _empty_stores[postgres] = str(first.store).rpartition("/")[2]
     return postgres.url(_empty_stores[postgres])

@@ -81,8 +81,8 @@ def _result(child: int, pipe: int) -> list[str]:
 
 
 def _paths(directory: Path) -> Iterator[str]:
-    for parent, folders, files in os.walk(directory):
-        for name in (*folders, *files):
+    for parent, directories, files in os.walk(directory):
+        for name in (*directories, *files):
             yield f"{parent}/{name}"
 
 

@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from harness.claims import Broken, folder, hold
+from harness.claims import Broken, hold, temporary_directory
 from harness.disks import filled, small_disk
 from harness.servers import Server, started
 from petstore.backends import Backends
@@ -32,7 +32,7 @@ def prove(scale: Scale) -> Figures:
         figures["creates refused by failing syncs"] = asyncio.run(_syncs_that_fail(plant=scale.plant))
     with (
         parts.part(),
-        folder() as place,
+        temporary_directory() as place,
         small_disk(place / "data", DISK_MEBIBYTES) as data,
         started(Server(data, workers=2)) as server,
         httpx.Client(headers=server.key().headers, timeout=10, verify=False) as connection,
@@ -106,7 +106,7 @@ def _fill_and_heal(server: Server, client: Client, heal_seconds: float, *, plant
 
 async def _syncs_that_fail(*, plant: bool) -> int:
     """Returns the number of refused creates. Raises Broken."""
-    with folder() as data:
+    with temporary_directory() as data:
         acknowledged: dict[int, str] = {}
         refused = 0
 

@@ -9,7 +9,7 @@ import os
 import random
 from pathlib import Path
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from petstore.errors import OperatorError
 from petstore.gate import GatePolicy
 from petstore.gate.lmdb import LmdbGate
@@ -25,13 +25,13 @@ REQUESTS, SNAPSHOT_EVERY = 3_000, 200
 
 def prove(scale: Scale) -> Figures:
     dice = random.Random(2030)
-    with folder() as life:
+    with temporary_directory() as life:
         moments = asyncio.run(_snapshots(life / "gate.mdb", dice))
     for _ in range(scale.cuts):
         last = dice.randrange(1, len(moments))
         first = max(0, last - dice.randint(1, 3))
         pages = (dice.choice(moments[first : last + 1])[at : at + PAGE] for at in range(0, USED, PAGE))
-        with folder() as image:
+        with temporary_directory() as image:
             (image / "gate.mdb").write_bytes(b"".join(pages).ljust(16 * 1024 * 1024, b"\0"))
             # The planted fault: the note does not show that there was a power cut.
             note = SYNCED if scale.plant else "the boot before the power cut"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.claims import folder, hold, progress
+from harness.claims import hold, progress, temporary_directory
 from harness.servers import PETSTORE, Key, Server, started
 from petstore.backends import Backends
 from petstore.plans import Limits
@@ -137,7 +137,7 @@ def _check_end(command: "subprocess.Popen[str]", message: str, *codes: int) -> N
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"animals": scale.imported, "kills": 2 * scale.import_kills}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         file = data / "animals.csv"
         with file.open("w") as rows:
             rows.write("name,categoryId\n")

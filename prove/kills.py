@@ -18,7 +18,7 @@ from pathlib import Path
 
 import apsw
 
-from harness.claims import Broken, folder, hold, progress
+from harness.claims import Broken, hold, progress, temporary_directory
 from harness.servers import Key, Server
 from petstore.plans import Limits
 from prove.proof import Figures, Scale
@@ -65,7 +65,7 @@ def prove(scale: Scale) -> Figures:
     sent: set[str] = set()
     acknowledged: dict[int, str] = {}
     ready: list[tuple[float, float]] = []  # elapsed seconds and CPU seconds
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data", workers=2)
         try:
             server.start()

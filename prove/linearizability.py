@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from harness.backends import Postgres, Redis, shared
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.nodes import nodes_running
 from harness.servers import Server, started
 from petstore.web.requests import write_cursor
@@ -140,7 +140,7 @@ def _between(existing: list[int], after: float, upto: float) -> Iterator[int]:
 def prove(scale: Scale) -> Figures:
     figures: Figures = {}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         with parts.part(), started(Server(data / "one", workers=2)) as server:
             figures |= _tried("2 workers", [server], scale)
         with parts.part(), nodes_running(Path(data), shared(Postgres), shared(Redis), skews=(0.0, 0.0)) as nodes:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from harness.backends import Postgres, Redis, shared
-from harness.claims import Broken, folder, hold, progress
+from harness.claims import Broken, hold, progress, temporary_directory
 from harness.nodes import nodes_running
 from harness.servers import Server, started
 from petstore.admin import Admin
@@ -235,7 +235,7 @@ async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"trials of each action": scale.trials, "actions": ", ".join(ACTIONS)}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         with parts.part(), started(Server(data / "one", "own", *REFUSALS, workers=WORKERS)) as server:
             figures |= _figures("2 workers", [server], scale)
         nodes = nodes_running(data, shared(Postgres), shared(Redis), *REFUSALS, skews=(0.0,) * WORKERS, workers=1)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.servers import ENTRY
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
@@ -36,13 +36,13 @@ def prove(scale: Scale) -> Figures:
     acknowledged = torn = 0
     for first in range(0, scale.cuts, CUTS_OF_ONE_LIFE):
         cuts = min(CUTS_OF_ONE_LIFE, scale.cuts - first)
-        with folder() as life:
+        with temporary_directory() as life:
             events = asyncio.run(_live(life, dice, deaf=scale.plant))
         for _ in range(cuts):
             moment = dice.randrange(_beginning(events), len(events) + 1)
             files = after_power_cut(events[:moment], dice)
             torn += _differs(files, events[:moment])
-            with folder() as image:
+            with temporary_directory() as image:
                 for name, content in files.items():
                     (image / name).write_bytes(content)
                 acknowledged += asyncio.run(_judge(image, events[:moment]))

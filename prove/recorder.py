@@ -48,8 +48,8 @@ class RecordingVfs(apsw.VFS):
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "RecordingFile":
         return RecordingFile(self.record, self.disk, name, flags)
 
-    def xDelete(self, name: str, sync_folder: bool) -> None:
-        super().xDelete(name, sync_folder)
+    def xDelete(self, name: str, sync_directory: bool) -> None:
+        super().xDelete(name, sync_directory)
         self.record.add(Event("delete", Path(name).name))
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from harness.certificates import self_signed
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.gates import use_lmdb
 from harness.served import Served, wait_for
 from harness.servers import Key
@@ -124,7 +124,7 @@ def events(server: Served, name: str) -> int:
 def prove(scale: Scale) -> Figures:
     figures: Figures = {}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         with parts.part():
             figures |= _under_load(data / "plain", scale.reloads, scale)
         with parts.part():

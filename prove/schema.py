@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from harness.claims import folder, hold, progress
+from harness.claims import hold, progress, temporary_directory
 from harness.servers import Key, Server, started
 from prove.proof import Figures, Scale
 
@@ -19,7 +19,10 @@ EXAMPLES = 2_000  # per operation and run, at most
 
 def prove(scale: Scale) -> Figures:
     generated = runs = 0
-    with folder() as data, started(Server(data / "data", "own", "--address-per-minute", "1000000")) as server:
+    with (
+        temporary_directory() as data,
+        started(Server(data / "data", "own", "--address-per-minute", "1000000")) as server,
+    ):
         server.fill(30)
         key = server.key()
         document = _document(server, lie=scale.plant)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from harness.claims import Skipped, folder, hold
+from harness.claims import Skipped, hold, temporary_directory
 from harness.servers import Server, started
 from prove.load import Answer, percentile, steady
 from prove.proof import Figures, Scale
@@ -31,7 +31,7 @@ def prove(scale: Scale) -> Figures:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the service and the slow clients inherit it
     alone: list[float] = []
     beset: list[float] = []
-    with folder() as data, started(Server(data / "data")) as server:
+    with temporary_directory() as data, started(Server(data / "data")) as server:
         server.fill(1_000)
         secret = server.key().secret
         for _ in range(scale.slow_rounds):

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from harness.claims import Skipped, folder, hold, progress
+from harness.claims import Skipped, hold, progress, temporary_directory
 from harness.servers import Key, Server, started
 from prove.load import Answer, percentile, steady
 from prove.proof import Figures, Scale
@@ -99,7 +99,7 @@ class Watch(threading.Thread):
 
 def prove(scale: Scale) -> Figures:
     seconds = 60 * scale.soak_minutes
-    with folder() as data, started(Server(data / "data")) as server:
+    with temporary_directory() as data, started(Server(data / "data")) as server:
         server.fill(10_000)
         key = server.key()
         watch = Watch(server, every=1.0 if scale.full else 0.2, plant=scale.plant)

@@ -3,7 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from harness.claims import Broken, folder, hold
+from harness.claims import Broken, hold, temporary_directory
 from harness.servers import Server, serving
 from prove.cases import KEY, Case, all_cases
 from prove.http import Conversation, converse
@@ -15,7 +15,7 @@ ALIVE = b'{"status":"alive"}'
 
 def prove(scale: Scale) -> Figures:
     cases = all_cases()
-    with folder() as data, serving(data / "data", "own", "--address-per-minute", "1000000") as server:
+    with temporary_directory() as data, serving(data / "data", "own", "--address-per-minute", "1000000") as server:
         secret = server.key().secret.encode()
         if scale.plant:  # a rule that no server follows
             cases = [*cases, cases[0]._replace(rule="planted", statuses=(418,))]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from harness.backends import Postgres, Redis, shared
-from harness.claims import folder, hold, progress
+from harness.claims import hold, progress, temporary_directory
 from harness.served import Served, wait_for
 from harness.servers import PETSTORE
 from harness.stores import StorePlace
@@ -173,7 +173,7 @@ class Clients:
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"upgrades of each kind": scale.upgrades, "lost": 0, "twice": 0}
     parts = Parts(scale)
-    with folder() as place:
+    with temporary_directory() as place:
         for backends, name in NAMES.items():
             total = retries = 0
             for number in range(scale.upgrades):

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from harness.claims import folder, hold, progress
+from harness.claims import hold, progress, temporary_directory
 from harness.servers import Key, Server
 from petstore.backends import Backends
 from petstore.operations import COUNTED, OperationName
@@ -76,7 +76,7 @@ class Caller(threading.Thread):
 def prove(scale: Scale) -> Figures:
     figures: Figures = {"kills": 2 * scale.usage_kills}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         with parts.part():
             figures["admissions on SQLite and LMDB"] = _killed(scale, data / "embedded", "own")
         with parts.part():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
 
-from harness.claims import Broken, Skipped, folder, hold, progress
+from harness.claims import Broken, Skipped, hold, progress, temporary_directory
 from tools.dist import ROOT
 from tools.release import free_port
 
@@ -65,7 +65,7 @@ def main() -> int:
     try:
         if shutil.which("podman") is None:
             raise Skipped("podman is not installed")
-        with folder() as at:
+        with temporary_directory() as at:
             podman = Podman(at)
             try:
                 print(f"container-check: {check(podman, wanted.base or make_base(podman, at, wanted.suite), at)}")

@@ -238,13 +238,13 @@ def _table(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def main(words: list[str] | None = None, folder: Path = REFERENCE) -> int:
+def main(words: list[str] | None = None, directory: Path = REFERENCE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.references", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is not up to date")
     check = parser.parse_args(words).check
     outdated = []
     for name, text in documents().items():
-        file = folder / name
+        file = directory / name
         if not file.exists() or file.read_text() != text:
             outdated.append(name)
             if not check:

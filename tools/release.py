@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 from urllib.request import HTTPCookieProcessor, build_opener
 
-from harness.claims import Broken, folder, hold
+from harness.claims import Broken, hold, temporary_directory
 from petstore import __version__
 from tools.dist import DIST, build, source_date_epoch
 from tools.kept import is_released
@@ -35,15 +35,15 @@ class Installation:
 
     def __init__(self, at: Path, python: str) -> None:
         self.bin = at / "environment/bin"
-        self.folder = at / "empty"
-        self.folder.mkdir()
-        run(self.folder, python, "-m", "venv", str(self.bin.parent))
+        self.directory = at / "empty"
+        self.directory.mkdir()
+        run(self.directory, python, "-m", "venv", str(self.bin.parent))
 
     def install(self, what: str) -> None:
         self.run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what)
 
     def run(self, program: str, *words: str, code: int = 0, variables: Mapping[str, str] | None = None) -> str:
-        return run(self.folder, str(self.bin / program), *words, code=code, variables=variables)
+        return run(self.directory, str(self.bin / program), *words, code=code, variables=variables)
 
     @contextlib.contextmanager
     def running(self, command: str, port: int, *options: str) -> Iterator[str]:
@@ -51,7 +51,7 @@ class Installation:
         log = self.bin.parent / f"{command}.log"
         words = [str(self.bin / "petstore"), command, "--port", str(port), *options]
         with log.open("wb") as output:
-            process = subprocess.Popen(words, cwd=self.folder, env=VARIABLES, stdout=output, stderr=output)
+            process = subprocess.Popen(words, cwd=self.directory, env=VARIABLES, stdout=output, stderr=output)
         try:
             deadline = time.monotonic() + STARTS_WITHIN
             while not (_listens(port) and "http://" in log.read_text()):  # in either order
@@ -72,7 +72,7 @@ def main() -> int:
     wheel, client = (next(DIST.glob(f"{name}-*.whl")) for name in ("petstore", "petstore_client"))
     try:
         check_data_kept()
-        with folder() as at:
+        with temporary_directory() as at:
             began = time.monotonic()
             here = Installation(at, python)
             first_steps(here, wheel)
@@ -110,7 +110,7 @@ def first_steps(here: Installation, wheel: Path) -> None:
     here.install(str(wheel))
     port = free_port()
     with here.running("serve", port, "--show-first-key") as said:
-        answer = run(here.folder, "sh", "-c", f"{found(CURL, said)[1]} --silent --show-error")
+        answer = run(here.directory, "sh", "-c", f"{found(CURL, said)[1]} --silent --show-error")
         hold(answer.startswith("HTTP/1.1 200 ") and answer.endswith("\n[]"), f"the printed curl line works: {answer}")
         load_page(f"http://127.0.0.1:{port}/docs")
     refused = here.run("petstore", "console", code=2)
@@ -131,16 +131,16 @@ def further_steps(here: Installation, wheel: Path, client: Path) -> None:
         hold("Rex" in added, f"the client adds an animal: {added}")
     here.run("petstore", "check")
     here.run("petstore", "deploy-files", "units")
-    unit = (here.folder / "units/petstore.service").read_text()
+    unit = (here.directory / "units/petstore.service").read_text()
     hold(f"ExecStart={here.bin}/petstore serve\n" in unit, "the unit starts the petstore that is installed")
     uv = Path(sys.executable).with_name("uv")
-    run(here.folder, str(uv), "tool", "run", "--from", f"{wheel}[cluster,console]", "petstore", "--version")
+    run(here.directory, str(uv), "tool", "run", "--from", f"{wheel}[cluster,console]", "petstore", "--version")
 
 
 def build_again() -> None:
     """Raises Broken if the source archives do not build the same archives as the checkout."""
     for archive in DIST.glob("*.tar.gz"):
-        with folder() as at:
+        with temporary_directory() as at:
             subprocess.run(["tar", "-xzf", archive, "-C", at], check=True)
             (source,) = at.iterdir()
             build(source, at / "dist", source_date_epoch())

@@ -197,11 +197,11 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {}
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as directory:
             bans = ("--ban-seconds", BAN_SECONDS)
             for backend, server, keep in (
-                ("sqlite", Server(Path(folder) / "sqlite/data", "own", *bans), keep_files),
-                ("postgres", Server(Path(folder) / "postgres/data", "cluster", *bans), keep_databases),
+                ("sqlite", Server(Path(directory) / "sqlite/data", "own", *bans), keep_files),
+                ("postgres", Server(Path(directory) / "postgres/data", "cluster", *bans), keep_databases),
             ):
                 server.data.parent.mkdir()
                 history = History(server)

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.commands import Commands
 from harness.forged_backups import FORGED_SQL, Text, Zeros, forge, manifest_of, rewrite
 from harness.servers import Server
@@ -29,7 +29,7 @@ def prove(scale: Scale) -> Figures:
     words = program("backups_of_any_size", "backups_with_any_schema") if scale.plant else program()
     memory = disk = refused = 0
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         no_backup = data / "text.zip"
         no_backup.write_text("no backup" * 20)
         base, _, _ = _run(["petstore"], ["restore", str(no_backup)], data / "base")

@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 
-from harness.claims import Skipped, folder, hold
+from harness.claims import Skipped, hold, temporary_directory
 from harness.servers import Server, started
 from prove.attacks.altered import program
 from prove.attacks.processes import worker_of
@@ -21,7 +21,7 @@ TIMES_SLOWER = 5  # factor for the limit while other tests are running
 def prove(scale: Scale) -> Figures:
     times = 20 if scale.full else 2
     costs: dict[str, float] = {}
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data", "own", "--address-per-minute", "1000000")
         server.program = program("slow_chunks") if scale.plant else program()
         with started(server):

@@ -5,7 +5,7 @@ import resource
 import socket
 import time
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.scraping import scrape
 from harness.servers import Server, started
 from prove.attacks.processes import worker_of
@@ -25,7 +25,11 @@ def prove(scale: Scale) -> Figures:
     options = [] if scale.full else ["--connections-per-address", str(bound)]
     if scale.plant:  # a bound that is too high to be reached on this machine
         options = ["--connections-per-address", "1000000"]
-    with folder() as data, started(Server(data / "data", "own", *options)) as server, contextlib.ExitStack() as opened:
+    with (
+        temporary_directory() as data,
+        started(Server(data / "data", "own", *options)) as server,
+        contextlib.ExitStack() as opened,
+    ):
         line = f"Host: x\r\nAuthorization: Bearer {server.key().secret}\r\nConnection: close\r\n\r\n"
         request = f"GET /v1/pets HTTP/1.1\r\n{line}".encode()
         worker = worker_of(server)

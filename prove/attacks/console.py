@@ -6,7 +6,7 @@ import time
 
 import httpx
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.consoles import Console
 from harness.servers import Server
 from prove.attacks.altered import program
@@ -24,7 +24,7 @@ _CHUNK = b"10000\r\n" + b"token=" + b"a" * (0x10000 - 6) + b"\r\n"
 
 def prove(scale: Scale) -> Figures:
     heads, endless = (HEADS, ENDLESS) if scale.full else (110, 8 * MEBIBYTE)
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data")
         server.program = program("memory_grows") if scale.plant else program()
         console = Console(server)

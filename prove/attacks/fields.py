@@ -5,7 +5,7 @@ import socket
 import statistics
 from collections.abc import Iterator
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from prove.attacks.listeners import TIMEOUT, Listener, listening
 from prove.attacks.processes import Process
 from prove.proof import Figures, Parts, Scale
@@ -32,7 +32,7 @@ def prove(scale: Scale) -> Figures:
     parts = Parts(scale)
     heads: dict[str, float] = {}
     bodies: dict[str, float] = {}
-    with folder() as data:
+    with temporary_directory() as data:
         for name in ("service", "console"):
             with listening(data / name, name, "http", *alterations) as listener:
                 for messages, limit, costs in (

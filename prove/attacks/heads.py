@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.servers import Server, raw, started
 from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, Process, megabytes, worker_of
@@ -27,7 +27,7 @@ PLAIN = _LINE + b"Connection: close\r\n\r\n"
 def prove(scale: Scale) -> Figures:
     rounds, count = (5, 500) if scale.full else (1, 50)
     growth: list[int] = []
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data")
         server.program = program("memory_outlives_connections") if scale.plant else program()
         with started(server):

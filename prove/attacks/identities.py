@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from harness.claims import folder, hold, progress
+from harness.claims import hold, progress, temporary_directory
 from harness.servers import ENTRY, Key, Server, started
 from petstore.backends import Backends
 from petstore.keys import digest_of, mint, new_key
@@ -37,7 +37,7 @@ class Message(NamedTuple):
 
 def prove(scale: Scale) -> Figures:
     each = scale.messages // CLIENTS
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data")
         server.program = program("fields_of_other_requests") if scale.plant else program()
         with started(server):

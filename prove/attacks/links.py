@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.claims import Skipped, folder, hold
+from harness.claims import Skipped, hold, temporary_directory
 from harness.commands import Commands
 from harness.servers import Server
 from harness.watched_files import NOBODY
@@ -39,7 +39,7 @@ def prove(scale: Scale) -> Figures:
     if os.geteuid() != 0:
         raise Skipped("only root can work in another user's directory")
     ran = 0
-    with folder() as place:
+    with temporary_directory() as place:
         place.chmod(0o755)
         for words in _programs(scale):
             for name, leads_to_directory, command in _links(scale, words):

@@ -4,7 +4,7 @@ from collections import Counter
 
 import httpx
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.consoles import Console
 from harness.servers import Server
 from petstore.operators import mint_token
@@ -16,7 +16,7 @@ LINES_MAX = 20
 
 
 def prove(scale: Scale) -> Figures:
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data")
         console = Console(server, "--trusted-proxy", "127.0.0.1")
         try:

@@ -4,7 +4,7 @@ import contextlib
 import resource
 import time
 
-from harness.claims import Skipped, folder, hold
+from harness.claims import Skipped, hold, temporary_directory
 from petstore.server.http_server import MEMORY_MAX
 from prove.attacks.listeners import KINDS, Listener, listening
 from prove.attacks.processes import MEBIBYTE, megabytes
@@ -32,7 +32,7 @@ def prove(scale: Scale) -> Figures:
         "bound MiB": megabytes(bound),
     }
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         for name, scheme in KINDS:
             with listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:
                 most, slowest = _attacked(listener, counts[name])

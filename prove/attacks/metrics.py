@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from harness.backends import Missing, running
-from harness.claims import Skipped, folder, hold
+from harness.claims import Skipped, hold, temporary_directory
 from harness.proxies import HaProxy, Nginx, Proxy
 from harness.served import wait_for
 from harness.servers import Server, started
@@ -48,7 +48,7 @@ OTHER_HOSTS = (
 
 def prove(scale: Scale) -> Figures:
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "anybody", "own", "--address-per-minute", "1000000")
         server.program = program("metrics_for_anybody")
         with started(server):

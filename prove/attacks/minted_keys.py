@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.servers import Server, started
 from petstore.keys import mint
 from prove.attacks.altered import program
@@ -23,7 +23,7 @@ VALID_PER_SECOND, MINTED_PER_SECOND = 20, 400
 
 def prove(scale: Scale) -> Figures:
     seconds = 20.0 if scale.full else 1.0  # less than a minute, after which the address may send more
-    with folder() as data:
+    with temporary_directory() as data:
         log = data / "lookups"
         server = Server(data / "data", "own", "--address-per-minute", str(ADDRESS_LIMIT))
         server.program = program(f"lookups={log}", *(["any_number_of_lookups"] if scale.plant else []))

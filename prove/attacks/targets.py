@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.servers import Server, started
 from prove.attacks.altered import program
 from prove.attacks.processes import Process, worker_of
@@ -17,7 +17,7 @@ WITHIN_BOUND = 8 * 1024
 
 def prove(scale: Scale) -> Figures:
     times = 100 if scale.full else 3
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data", "own", "--address-per-minute", "1000000")
         server.program = program("targets_of_any_length") if scale.plant else program()
         with started(server):

@@ -3,7 +3,7 @@
 import contextlib
 import time
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from prove.attacks.listeners import KINDS, Listener, listening, send
 from prove.proof import Figures, Parts, Scale
 
@@ -15,7 +15,7 @@ def prove(scale: Scale) -> Figures:
     count = 200 if scale.full else 20
     figures: Figures = {"connections": count, "bytes of trailers": len(TRAILERS)}
     parts = Parts(scale)
-    with folder() as data:
+    with temporary_directory() as data:
         for name, scheme in KINDS:
             alterations = ["trailers_kept"] if scale.plant else []
             with parts.part(), listening(data / f"{name}-{scheme}", name, scheme, *alterations) as listener:

@@ -3,7 +3,7 @@
 import contextlib
 import time
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from prove.attacks.listeners import KINDS, Listener, listening, send
 from prove.proof import Figures, Parts, Scale
 
@@ -19,7 +19,7 @@ def prove(scale: Scale) -> Figures:
     alterations = ["bodies_at_once", "all_received_kept"] if scale.plant else []
     parts = Parts(scale)
     figures: Figures = {"unread ones": unread, "idle ones": IDLE}
-    with folder() as data:
+    with temporary_directory() as data:
         for name, scheme in KINDS:
             if name == "console":
                 continue  # it has no large file

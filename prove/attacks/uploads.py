@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.claims import folder, hold
+from harness.claims import hold, temporary_directory
 from harness.consoles import Console, ConsoleClient
 from harness.servers import Server
 from prove.attacks.altered import program
@@ -37,7 +37,7 @@ def prove(scale: Scale) -> Figures:
         "zeros.json": b"[" + b"0," * (30 if scale.full else 4) * MEBIBYTE + b"0]",
         "blank.jsonl": b"\n" * 8 * MEBIBYTE,
     }
-    with folder() as data:
+    with temporary_directory() as data:
         server = Server(data / "data")
         server.create()
         server.program = program("uploads_kept") if scale.plant else program()

@@ -49,9 +49,7 @@ def test_check_with_a_fault_exits_with_1(embedded: Commands) -> None:
 
 @pytest.mark.on("sqlite-lmdb")
 def test_check_without_data_exits_with_2(without_data: Commands) -> None:
-    assert (
-        without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data: it does not exist"
-    )
+    assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data: it does not exist"
     without_data.fails_in_one_line("check", "--nothing")
     without_data.data.mkdir()
     assert without_data.fails_in_one_line("check") == f"{without_data.data} has no Petstore data"

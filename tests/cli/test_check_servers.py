@@ -76,7 +76,7 @@ def test_a_newer_schema_of_postgresql_is_reported(tmp_path: Path) -> None:
 def test_a_replica_is_found() -> None:
     with running(Postgres()) as server:
         server.stop()
-        (server.folder / "data/standby.signal").touch()
+        (server.directory / "data/standby.signal").touch()
         server.start()
         found = asyncio.run(check_server(server.url_of("postgres"), 1))
         assert any("is a replica" in fault for fault in found.server)
@@ -85,7 +85,7 @@ def test_a_replica_is_found() -> None:
 def test_of_several_hosts_the_primary_is_examined(postgres: Postgres) -> None:
     with running(Postgres()) as replica:
         replica.stop()
-        (replica.folder / "data/standby.signal").touch()
+        (replica.directory / "data/standby.signal").touch()
         replica.start()
         url = postgres.url().replace("127.0.0.1:", f"127.0.0.1:1,127.0.0.1:{replica.port},127.0.0.1:", 1)
         found = asyncio.run(check_server(url, 1))

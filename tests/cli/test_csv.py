@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands import Commands
-from harness.other_user import as_nobody, folder_of_nobody
+from harness.other_user import as_nobody, directory_of_nobody
 from petstore.admin.pet_rows import LINE_MAX
 from tests.cli.test_files import import_fails
 
@@ -87,11 +87,11 @@ def test_a_dry_run_finds_a_file_that_the_import_would_refuse(petstore: Commands,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_file_that_may_not_be_read_names_the_user(petstore: Commands) -> None:
-    with folder_of_nobody() as folder:
-        file = folder / "animals.csv"
+    with directory_of_nobody() as directory:
+        file = directory / "animals.csv"
         file.write_text("name,categoryId\nRex,1\n")
         file.chmod(0o600)
-        closed = folder / "closed"
+        closed = directory / "closed"
         closed.mkdir(0o700)
         for path in (file, closed / "animals.csv"):
             said = as_nobody(partial(_stderr_of_import, petstore, path))

@@ -31,8 +31,8 @@ ARGUMENTS = {
 ALL = [*READING, *([*words, *ARGUMENTS.get(" ".join(words), [])] for words in WRITING)]
 
 
-def filled(words: list[str], folder: Path) -> list[str]:
-    file = folder / "pets.jsonl"
+def filled(words: list[str], directory: Path) -> list[str]:
+    file = directory / "pets.jsonl"
     file.write_text('{"name": "Rex", "categoryId": 1}\n')
     return [str(file) if word == "FILE" else word for word in words]
 
@@ -109,9 +109,7 @@ def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: P
         env={name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")},
     )  # fmt: skip
     path = elsewhere / "petstore-data"
-    expected = (
-        f"petstore: {path} has no Petstore data: it does not exist; give the data directory with --data DIR\n"
-    )
+    expected = f"petstore: {path} has no Petstore data: it does not exist; give the data directory with --data DIR\n"
     assert (said.returncode, said.stderr) == (2, expected)
     assert list(elsewhere.iterdir()) == []
 

@@ -55,9 +55,7 @@ def test_data_on_servers_are_read_without_a_data_directory(tmp_path: Path) -> No
     assert elsewhere.json("pets", "set-status", "1", "sold")["status"] == "sold"
     assert not elsewhere.data.exists()
     elsewhere.server.gate = None  # so that the gate is a file in the directory
-    assert (
-        elsewhere.fails_in_one_line("pets", "list") == f"{elsewhere.data} has no Petstore data: it does not exist"
-    )
+    assert elsewhere.fails_in_one_line("pets", "list") == f"{elsewhere.data} has no Petstore data: it does not exist"
 
 
 def test_a_store_that_is_away_is_not_taken_for_one_without_data(tmp_path: Path) -> None:

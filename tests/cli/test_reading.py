@@ -53,8 +53,8 @@ def rows_of(server: Server) -> Any:
     return found
 
 
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if not path.name.endswith(LOCKS))
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.rglob("*") if not path.name.endswith(LOCKS))
 
 
 @pytest.fixture(params=["own", "cluster"])

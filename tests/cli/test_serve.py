@@ -200,13 +200,13 @@ def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None
 
 
 @pytest.mark.parametrize("below", ["file", "file/data"])
-def test_data_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
-    (tmp_path / "file").write_text("not a folder")
+def test_data_directory_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("not a directory")
     serve_fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
 
 
 def test_another_asgi_server_also_gets_a_one_line_message(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").write_text("not a directory")
     code = "from petstore.cli.serve import asgi; asgi()"
     environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)

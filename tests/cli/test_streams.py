@@ -155,7 +155,7 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped_and_json_is_utf_8(embed
 def test_a_file_that_cannot_be_created_is_named(
     embedded: Commands, tmp_path: Path, words: list[str], name: str
 ) -> None:
-    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").write_text("not a directory")
     embedded.text("pets", "add", "--name", "Rex", "--category-id", "1")
     message = embedded.fails_in_one_line(*words, str(tmp_path / name))
     assert str(tmp_path / name) in message

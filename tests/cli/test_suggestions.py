@@ -115,22 +115,22 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    folder = tmp_path_factory.mktemp("suggested")
-    petstore = Commands(Server(folder / "my data"))
+    directory = tmp_path_factory.mktemp("suggested")
+    petstore = Commands(Server(directory / "my data"))
     made = petstore.json("keys", "create", "--plan", "free")
     secret = petstore.json("keys", "rotate", made["id"], "--overlap", "24h")["key"]
     petstore.text("operators", "add", "ada")
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")
     removal = petstore.json("pets", "remove", "1", "--yes")["removal"]
-    (folder / "animals.csv").write_text("name,categoryId\nMia,1\n")
-    imported = petstore.json("pets", "import", str(folder / "animals.csv"))["import"]
-    (folder / "more.csv").write_text("name,categoryId\nBo,1\n")
-    petstore.text("backup", str(folder / "backup.zip"))
+    (directory / "animals.csv").write_text("name,categoryId\nMia,1\n")
+    imported = petstore.json("pets", "import", str(directory / "animals.csv"))["import"]
+    (directory / "more.csv").write_text("name,categoryId\nBo,1\n")
+    petstore.text("backup", str(directory / "backup.zip"))
     values = {
         "KEY": made["id"], "IMPORT": imported, "REMOVAL": removal, "FILE": "more.csv", "BACKUP": "backup.zip",
         "DIR": "backups", "DATA": "'my data'", "USER": str(os.geteuid()),
     }  # fmt: skip
-    return Place(folder / "my data", secret, values)
+    return Place(directory / "my data", secret, values)
 
 
 @pytest.fixture

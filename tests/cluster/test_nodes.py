@@ -24,10 +24,10 @@ CASES = 30
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    folder = tmp_path_factory.mktemp("nodes")
+    directory = tmp_path_factory.mktemp("nodes")
     # Without that limit the refused ones would soon be answered 429 instead of 401.
     options = ("--address-per-minute", "1000000")
-    with nodes_running(folder, shared(Postgres), shared(Redis), *options, skews=(-5.0, 0.0, 5.0)) as three:
+    with nodes_running(directory, shared(Postgres), shared(Redis), *options, skews=(-5.0, 0.0, 5.0)) as three:
         yield three
 
 
@@ -93,8 +93,8 @@ def test_ten_nodes_may_start_at_once_on_an_empty_database(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PETSTORE_SHOW_FIRST_KEY", "1")
-    folder = tmp_path_factory.mktemp("ten")
-    with nodes_running(folder, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
+    directory = tmp_path_factory.mktemp("ten")
+    with nodes_running(directory, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
         assert (
             len(ten[0].act(lambda backends: backends.stores["live"].keys.page())) == 1
         )  # the first, printed by one of them

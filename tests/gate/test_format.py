@@ -35,9 +35,9 @@ def write(path: Path, records: dict[bytes, bytes]) -> None:
     path.with_name(path.name + "-lock").unlink()
 
 
-def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
     """Returns the content and the modification time of every file."""
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
 
 
 def open_and_close(data: Path) -> None:

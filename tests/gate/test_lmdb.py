@@ -151,7 +151,7 @@ def test_a_closed_gate_has_unmapped_its_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
-        LmdbGate(tmp_path / "no such folder" / "gate.mdb", GatePolicy())
+        LmdbGate(tmp_path / "no such directory" / "gate.mdb", GatePolicy())
 
 
 def test_a_file_that_cannot_be_allocated_is_an_outage_and_is_unmapped(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from harness.gates import PLENTY, ask, use_lmdb
-from harness.other_user import as_nobody, folder_of_nobody
+from harness.other_user import as_nobody, directory_of_nobody
 from petstore.gate import Gate, recovery
 from petstore.gate.doctor import check_gate_file
 from petstore.gate.recovery import (
@@ -123,9 +123,9 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, damage: str) -> None:
 
 @only_as_root
 def test_a_file_of_another_user_is_not_changed() -> None:
-    with folder_of_nobody() as folder:
-        path = folder / "gate.mdb"
-        use_lmdb(folder, lambda gate: gate.keys_version("live"))
+    with directory_of_nobody() as directory:
+        path = directory / "gate.mdb"
+        use_lmdb(directory, lambda gate: gate.keys_version("live"))
         assert readable(path)
         assert as_nobody(lambda: recover(path)) == (
             f"OperatorError: {path}: no permission to read and write it; make the service's user its owner"

@@ -278,7 +278,7 @@ def test_the_fallback_counts_addresses_and_is_swept_and_closed(own_redis: Redis,
 
 def test_a_fallback_that_cannot_be_opened_is_an_outage(own_redis: Redis, tmp_path: Path) -> None:
     async def work() -> None:
-        path = tmp_path / "no such folder" / "gate.mdb"
+        path = tmp_path / "no such directory" / "gate.mdb"
         gate = FallbackGate(RedisGate(open_link(own_redis.url()), REFUSE), path, REFUSE)
         own_redis.kill()
         with pytest.raises(Unavailable, match="cannot be opened"):

@@ -19,7 +19,7 @@ import pytest
 
 from harness.backends import shared
 from harness.commands import Commands
-from harness.other_user import as_nobody, folder_of_nobody
+from harness.other_user import as_nobody, directory_of_nobody
 from harness.scraping import scrape
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server, serving
@@ -201,12 +201,14 @@ def test_backup_without_permission_is_one_line(embedded: Commands, tmp_path: Pat
         words = [str(target), "--data", str(data)]
         return as_nobody(lambda: backup.main(words, standalone_mode=False))
 
-    with folder_of_nobody() as folder:
+    with directory_of_nobody() as directory:
         for name in ("live.db", "staging.db"):
-            (folder / name).touch()
+            (directory / name).touch()
         target = tmp_path / "x.zip"
-        assert attempt(folder, target) == f"OperatorError: {target}: Permission denied"
-        assert attempt(embedded.data, folder / "x.zip") == f"OperatorError: --data {embedded.data}: Permission denied"
+        assert attempt(directory, target) == f"OperatorError: {target}: Permission denied"
+        assert (
+            attempt(embedded.data, directory / "x.zip") == f"OperatorError: --data {embedded.data}: Permission denied"
+        )
 
 
 def test_a_file_name_that_is_not_utf_8_can_be_restored_but_not_written(embedded: Commands, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from harness.backends import free_port
 from harness.commands import Commands
-from harness.other_user import ANONYMOUS, as_nobody, folder_of_nobody
+from harness.other_user import ANONYMOUS, as_nobody, directory_of_nobody
 from harness.served import wait_for
 from harness.servers import PETSTORE, Server, serving
 from petstore import data_dir
@@ -178,13 +178,13 @@ def test_the_permission_to_write_is_taken_away_from_others(used: Commands, mode:
 
 @only_as_root
 def test_a_directory_that_others_can_write_is_refused_if_it_cannot_be_changed() -> None:
-    with folder_of_nobody() as folder:
-        os.chown(folder, 0, 0)
-        folder.chmod(0o777)
+    with directory_of_nobody() as directory:
+        os.chown(directory, 0, 0)
+        directory.chmod(0o777)
         for work in (data_dir.create, data_dir.check_safe):
-            assert as_nobody(partial(work, folder)).endswith(f"run `chmod go-w {folder}`")
-        folder.chmod(0o755)
-        assert as_nobody(lambda: data_dir.check_safe(folder)) == "None"
+            assert as_nobody(partial(work, directory)).endswith(f"run `chmod go-w {directory}`")
+        directory.chmod(0o755)
+        assert as_nobody(lambda: data_dir.check_safe(directory)) == "None"
 
 
 def test_a_file_system_that_ignores_the_change_is_refused(used: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,19 +24,19 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Commands:
     return petstore
 
 
-def dump(petstore: Commands, postgres: Postgres, folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+def dump(petstore: Commands, postgres: Postgres, directory: Path, **more: str) -> "subprocess.CompletedProcess[str]":
     """Runs the script with PostgreSQL programs of the server's version."""
-    folder.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True)
     variables = {"PETSTORE_STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
     return subprocess.run(
-        ["/bin/sh", str(SCRIPT), str(folder)], env=os.environ | variables | more, capture_output=True, text=True,
+        ["/bin/sh", str(SCRIPT), str(directory)], env=os.environ | variables | more, capture_output=True, text=True,
         timeout=60,
     )  # fmt: skip
 
 
-def recording_programs(postgres: Postgres, folder: Path, log: Path) -> None:
+def recording_programs(postgres: Postgres, directory: Path, log: Path) -> None:
     """Wraps programs so that they log their arguments and the password in their environment."""
-    folder.mkdir()
+    directory.mkdir()
     search = f"{postgres.programs}:{os.environ['PATH']}"
     for name in (
         "pg_dump",
@@ -53,7 +53,7 @@ def recording_programs(postgres: Postgres, folder: Path, log: Path) -> None:
         "rm",
         "sed",
     ):
-        program = folder / name
+        program = directory / name
         record = 'printf "%s " "$0" "$@"; printf "password=%s\\n" "${PGPASSWORD-}"'
         program.write_text(f'#!/bin/sh\n{{ {record}; }} >> {log}\nexec {shutil.which(name, path=search)} "$@"\n')
         program.chmod(0o700)
@@ -146,13 +146,13 @@ def test_a_password_of_a_key_file_is_refused_because_it_would_be_an_argument(
 
 def test_only_dumps_that_the_timer_has_made_are_removed(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
     cluster.json("keys", "create", "--plan", "free")
-    folder = tmp_path / "dumps"
-    folder.mkdir()
+    directory = tmp_path / "dumps"
+    directory.mkdir()
     by_hand = ["petstore-2026-01-01T0230.dump", "petstore-before-upgrade.dump", "petstore-0.dump"]
     for name in (*by_hand, *(f"petstore-20260101T0000{number:02}Z.dump" for number in range(20))):
-        (folder / name).touch()
-    assert dump(cluster, postgres, folder).returncode == 0
-    kept = {path.name for path in folder.iterdir()}
+        (directory / name).touch()
+    assert dump(cluster, postgres, directory).returncode == 0
+    kept = {path.name for path in directory.iterdir()}
     assert kept >= set(by_hand) and len(kept) == len(by_hand) + 14
 
 

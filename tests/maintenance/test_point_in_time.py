@@ -26,7 +26,7 @@ def test_the_database_returns_to_a_moment_before_a_mistake(tmp_path: Path) -> No
     documented = documented_settings()
     assert documented.keys() == {"archive_mode", "archive_command", "archive_timeout"}
     source = Postgres("archive_mode=on")
-    archived = source.folder / "archive"
+    archived = source.directory / "archive"
     source.settings += (f"archive_command={documented['archive_command'].replace('/var/backups/wal', str(archived))}",)
     archived.mkdir()
     source.give_to_server(archived)
@@ -34,7 +34,7 @@ def test_the_database_returns_to_a_moment_before_a_mistake(tmp_path: Path) -> No
         petstore = Commands(Server(tmp_path / "data"))
         petstore.server.store, petstore.server.gate = source.url(), shared(Redis).url()
         petstore.text("pets", "add", "--name", "In the base backup", "--category-id", "1")
-        base, url = source.folder / "base", source.url_of("postgres")
+        base, url = source.directory / "base", source.url_of("postgres")
         source.run("pg_basebackup", "--checkpoint=fast", "--pgdata", str(base), "--dbname", url)
         petstore.text("pets", "add", "--name", "In the archive", "--category-id", "1")
         (moment,) = source.execute("SELECT now()::text")[0]
@@ -47,11 +47,11 @@ def test_the_database_returns_to_a_moment_before_a_mistake(tmp_path: Path) -> No
         restored = Postgres(
             f"restore_command=cp {archived}/%f %p", f"recovery_target_time={moment}", "recovery_target_action=promote"
         )
-        shutil.rmtree(restored.folder / "data")
-        shutil.copytree(base, restored.folder / "data")
-        (restored.folder / "data/recovery.signal").touch()
-        subprocess.run(["chmod", "-R", "go=", str(restored.folder / "data")], check=True)
-        restored.give_to_server(restored.folder / "data")
+        shutil.rmtree(restored.directory / "data")
+        shutil.copytree(base, restored.directory / "data")
+        (restored.directory / "data/recovery.signal").touch()
+        subprocess.run(["chmod", "-R", "go=", str(restored.directory / "data")], check=True)
+        restored.give_to_server(restored.directory / "data")
         with running(restored):
             petstore.server.store = restored.url_of(database)
             assert wait_for(lambda: not restored.execute("SELECT pg_is_in_recovery()")[0][0])

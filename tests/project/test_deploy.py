@@ -172,10 +172,10 @@ def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Nginx]]:
-    folder = tmp_path_factory.mktemp("nginx")
+    directory = tmp_path_factory.mktemp("nginx")
     options = ["--trusted-proxy", "127.0.0.1", "--public-url", "https://api.example.com", "--address-per-minute", "50"]
     with (
-        serving(folder / "data", "own", *options, "--access-log") as server,
+        serving(directory / "data", "own", *options, "--access-log") as server,
         running(Nginx(server.port)) as nginx,
     ):
         yield server, nginx

@@ -62,7 +62,7 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
 def test_haproxy_of_the_compose_file_ends_tls_before_two_nodes(tmp_path: Path) -> None:
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), "--access-log", skews=(0.0,) * 2, workers=1) as nodes:
         proxy = HaProxy(nodes, "container/haproxy.cfg")
-        trust = ssl.create_default_context(cafile=proxy.folder / "secrets/proxy.pem")
+        trust = ssl.create_default_context(cafile=proxy.directory / "secrets/proxy.pem")
         with running(proxy), httpx.Client(base_url=f"https://localhost:{proxy.port}", verify=trust) as client:
             assert wait_for(lambda: client.get("/readyz").status_code == 200)
             key = nodes[0].key()

@@ -149,19 +149,19 @@ def test_commands_of_every_block_are_found() -> None:
 
 
 class Installation:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.backups = folder / "backups"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.backups = directory / "backups"
         self.backups.mkdir()
-        (folder / "animals.csv").write_text("name,categoryId,status\nRex,1,available\nAda,2,sold\n")
-        with serving(folder / "data") as server:
+        (directory / "animals.csv").write_text("name,categoryId,status\nRex,1,available\nAda,2,sold\n")
+        with serving(directory / "data") as server:
             server.fill(21)
             self.key: Key = server.key("pro")
             httpx.post(server.url("/pets"), headers=self.key.headers, json={"name": "Rex", "categoryId": 1})
             self.banned = server.key(limits=Limits(1, 10))
             for _ in range(4):  # the second is refused, and the third is the second refusal in a row
                 httpx.get(server.url("/pets"), headers=self.banned.headers)
-        self.server = Server(folder / "data")
+        self.server = Server(directory / "data")
 
     def run(self, command: str) -> None:
         command = re.sub(r" [<>] \S+", "", command)  # the test passes the input and reads the output
@@ -173,13 +173,13 @@ class Installation:
             done = subprocess.run([*PETSTORE, "keys", "identify"], env=environment, input=self.key.secret, text=True,
                                   capture_output=True, timeout=60)  # fmt: skip
         else:
-            done = Commands(self.server).run(*words, cwd=self.folder)
+            done = Commands(self.server).run(*words, cwd=self.directory)
         said = re.sub("^Try it: curl .*\n", "", done.stderr)
         assert (done.returncode, said) == (0, ""), f"{command}\n{done.stdout}{done.stderr}"
 
     def with_names_of_this_installation(self, command: str) -> str:
         made = sorted(self.backups.glob("2*.zip"))
-        replaced = sorted((self.folder / "data").glob("replaced-*"))
+        replaced = sorted((self.directory / "data").glob("replaced-*"))
         entries = Commands(self.server).entries() if "rem_…" in command else []
         removals = [entry.subject for entry in entries if entry.subject.startswith("rem_")]
         imports = Commands(self.server).json("pets", "imports", "--env", "staging") if "imp_…" in command else [{}]
@@ -191,7 +191,7 @@ class Installation:
             .replace("/var/backups/petstore/20261115T023412Z.zip", str(made[-1]) if made else "")
             .replace("/var/backups/petstore", str(self.backups))
             .replace("/var/lib/petstore/replaced-…", str(replaced[-1]) if replaced else "")
-            .replace("/var/lib/petstore-drill", str(self.folder / "drill"))
+            .replace("/var/lib/petstore-drill", str(self.directory / "drill"))
             .replace("$(date +%F)", "2026-11-15")
         )
 
@@ -208,16 +208,16 @@ def test_every_petstore_command_works(document: str, installation: Installation)
         if kinds(line) != ["here"]:
             continue
         if re.fullmatch(r"petstore restore \S+", line.command):  # on a new machine
-            shutil.move(installation.folder / "data", installation.folder / "lost")
+            shutil.move(installation.directory / "data", installation.directory / "lost")
         installation.run(line.command)
 
 
 class Dump:
     """A dump of a database, made and restored with exactly the commands of the document."""
 
-    def __init__(self, store: str, postgres: Postgres, folder: Path) -> None:
+    def __init__(self, store: str, postgres: Postgres, directory: Path) -> None:
         self.variables = {"STORE": store, "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
-        self.file = folder / "petstore.dump"
+        self.file = directory / "petstore.dump"
         lines = [line.command for line in commands("docs/scaling.md") if re.match(r"pg_|psql ", line.command)]
         assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore", "psql", "pg_restore"]
         self._make, *self._restore = lines

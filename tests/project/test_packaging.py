@@ -44,9 +44,9 @@ def names(requirements: list[Any]) -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in requirements if isinstance(text, str)}
 
 
-def tracked(folder: str) -> list[str]:
+def tracked(directory: str) -> list[str]:
     """Returns the files of the repository, including those that are not committed yet."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", directory]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in listed.splitlines() if (ROOT / name).is_file()]
 

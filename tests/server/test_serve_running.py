@@ -94,7 +94,7 @@ def workers_of(own: Served) -> set[int]:
     return {int(entry["pid"]) for entry in own.events if entry["event"] == "request"}
 
 
-def test_of_two_services_on_one_folder_the_last_says_that_the_gate_is_at_rest(
+def test_of_two_services_on_one_directory_the_last_says_that_the_gate_is_at_rest(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:
     first = serve()

@@ -251,8 +251,8 @@ def damaged(path: Path) -> None:
     path.write_bytes(b"not a database, and longer than the header of one" * 100)
 
 
-def digests(folder: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(folder.iterdir()):
+def digests(directory: Path) -> Iterator[tuple[str, str]]:
+    for path in sorted(directory.iterdir()):
         yield path.name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 

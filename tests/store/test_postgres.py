@@ -210,20 +210,20 @@ class PgBouncer(Process):
         super().__init__("pgbouncer")
         self._program = program("pgbouncer")
         self._postgres = postgres
-        (self.folder / "users").write_text('"pets" ""\n')
-        (self.folder / "pgbouncer.ini").write_text(
+        (self.directory / "users").write_text('"pets" ""\n')
+        (self.directory / "pgbouncer.ini").write_text(
             f"[databases]\n* = host=127.0.0.1 port={postgres.port}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
-            f"auth_type = trust\nauth_file = {self.folder / 'users'}\npool_mode = transaction\n"
+            f"auth_type = trust\nauth_file = {self.directory / 'users'}\npool_mode = transaction\n"
             "default_pool_size = 2\nmax_client_conn = 100\n"
         )
         if os.geteuid() == 0:
-            shutil.chown(self.folder, ANONYMOUS)
-            for file in self.folder.iterdir():
+            shutil.chown(self.directory, ANONYMOUS)
+            for file in self.directory.iterdir():
                 shutil.chown(file, ANONYMOUS)
 
     def command(self) -> list[str]:
-        return [self._program, str(self.folder / "pgbouncer.ini")]
+        return [self._program, str(self.directory / "pgbouncer.ini")]
 
     def start(self, **options: Any) -> None:
         rights = {"user": ANONYMOUS, "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}

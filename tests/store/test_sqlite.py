@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from harness.other_user import as_nobody, folder_of_nobody
+from harness.other_user import as_nobody, directory_of_nobody
 from harness.stores import NOW, PATIENT, StorePlace, WatchedConnection, imported, opened, sqlite_store
 from petstore.errors import IdempotencyMismatch, OperatorError, Unavailable
 from petstore.observability import health
@@ -128,11 +128,11 @@ def test_file_that_is_no_database_is_refused_with_a_clear_message(tmp_path: Path
 
 @only_as_root
 def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
-    with folder_of_nobody() as folder:
-        StorePlace(folder).use(lambda store: store.database.ping())
-        (folder / "live.db-turn").unlink(missing_ok=True)
-        said = as_nobody(lambda: migrate(folder / "live.db"))
-        assert said.startswith(f"OperatorError: {folder}/live.db: cannot be opened for writing")
+    with directory_of_nobody() as directory:
+        StorePlace(directory).use(lambda store: store.database.ping())
+        (directory / "live.db-turn").unlink(missing_ok=True)
+        said = as_nobody(lambda: migrate(directory / "live.db"))
+        assert said.startswith(f"OperatorError: {directory}/live.db: cannot be opened for writing")
 
 
 # Idempotency records

@@ -72,7 +72,7 @@ def test_nothing_is_broken_behind_nginx(tmp_path: Path) -> None:
 def assert_nothing_is_broken_behind(proxy: Proxy, servers: Sequence[Server], key: Key, also: list[str]) -> None:
     with running(proxy), pytest.MonkeyPatch.context() as patch:
         assert wait_for(lambda: takes_connections(proxy.port))
-        patch.setenv("SSL_CERT_FILE", str(proxy.folder / "cert.pem"))
+        patch.setenv("SSL_CERT_FILE", str(proxy.directory / "cert.pem"))
         patch.setenv("PETSTORE_VERIFY_KEY", key.secret)
         nodes = [word for url in also for word in ("--also", url)]
         url = f"https://127.0.0.1:{proxy.port}/staging/v1"

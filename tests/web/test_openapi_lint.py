@@ -45,18 +45,18 @@ def linters() -> None:
         raise Missing("node or tests/openapi-lint/node_modules (npm ci) is not installed: the document was not linted")
 
 
-def spectral(document: Json, folder: Path) -> Any:
+def spectral(document: Json, directory: Path) -> Any:
     return json.loads(
-        run(SPECTRAL, "lint", saved(document, folder), "--ruleset", "spectral.json", "--format", "json", "--quiet")
+        run(SPECTRAL, "lint", saved(document, directory), "--ruleset", "spectral.json", "--format", "json", "--quiet")
     )
 
 
-def redocly(document: Json, folder: Path) -> Any:
-    return json.loads(run(REDOCLY, "lint", saved(document, folder), "--config", "redocly.yaml", "--format", "json"))
+def redocly(document: Json, directory: Path) -> Any:
+    return json.loads(run(REDOCLY, "lint", saved(document, directory), "--config", "redocly.yaml", "--format", "json"))
 
 
-def saved(document: Json, folder: Path) -> Path:
-    file = folder / "openapi.json"
+def saved(document: Json, directory: Path) -> Path:
+    file = directory / "openapi.json"
     file.write_bytes(as_json(document))
     return file
 

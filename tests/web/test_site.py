@@ -113,10 +113,10 @@ def test_assets_are_for_ever_and_their_address_tells_the_version(server: Server,
     named = set()
     for path in ("/", "/docs"):
         named |= set(assets_of(client.get(server.origin + path, headers={"Accept": BROWSER}).text))
-    (folder,) = {asset.rpartition("/")[0] for asset in named}
-    assert re.fullmatch("docs/assets/[0-9a-f]{16}", folder)
+    (directory,) = {asset.rpartition("/")[0] for asset in named}
+    assert re.fullmatch("docs/assets/[0-9a-f]{16}", directory)
     for name in (*OWN_ASSETS, SWAGGER_UI):
-        answer = client.get(f"{server.origin}/{folder}/{name}")
+        answer = client.get(f"{server.origin}/{directory}/{name}")
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert re.match("text/(css|javascript)|image/svg", answer.headers["content-type"])
