@@ -110,7 +110,7 @@ def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: P
     )  # fmt: skip
     path = elsewhere / "petstore-data"
     expected = (
-        f"petstore: {path} contains no Petstore data: it does not exist; give the data directory with --data DIR\n"
+        f"petstore: {path} contains no Petstore data: it does not exist; specify the data directory with --data DIR\n"
     )
     assert (said.returncode, said.stderr) == (2, expected)
     assert list(elsewhere.iterdir()) == []
