@@ -182,7 +182,7 @@ def test_a_second_start_with_demo_serves_and_prints_no_key(serve: Callable[..., 
 def test_a_demo_that_was_interrupted_between_its_environments_is_other_data(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.act(lambda backends: fill({"live": backends.stores["live"]}, backends.gate, NOON))
-    assert "already contains other data" in demo_fails(server.data)
+    assert "contains other data" in demo_fails(server.data)
 
 
 def test_of_two_that_start_at_once_one_fills_the_directory(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     server = Server(tmp_path / "data")
     server.fill(1, environment)
     message = demo_fails(server.data)
-    reason = f"{server.data} already contains other data; choose another --data, or omit --demo"
+    reason = f"{server.data} contains other data; use another --data directory, or omit --demo"
     assert message == f"petstore: --demo: {reason}\n"
     assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
 

@@ -232,7 +232,7 @@ def test_standard_input_is_imported(petstore: Commands, written_as: str, content
         return subprocess.run(words, input=content, capture_output=True, text=True, timeout=60, env=petstore.variables)
 
     refused = from_pipe()
-    assert refused.returncode == 2 and "give --format" in refused.stderr
+    assert refused.returncode == 2 and "use --format" in refused.stderr
     assert from_pipe("--format", written_as, "--dry-run").stdout.startswith("standard input: 1 animal, 0 bad rows")
     done = from_pipe("--format", written_as, "--json")
     assert json.loads(done.stdout)["added"] == 1, done.stderr

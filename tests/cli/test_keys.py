@@ -159,7 +159,7 @@ def test_suspend_and_resume_are_refused_twice(petstore: Commands) -> None:
     assert "is suspended" in petstore.text("keys", "suspend", key_id)
     assert "already suspended" in petstore.fails_in_one_line("keys", "suspend", key_id)
     assert petstore.json("keys", "show", key_id)["suspended"] is not None
-    assert "is resumed. State: active." in petstore.text("keys", "resume", key_id)
+    assert "has been resumed. State: active." in petstore.text("keys", "resume", key_id)
 
 
 def test_a_suspended_key_can_be_rotated_and_stays_suspended(petstore: Commands) -> None:
@@ -203,8 +203,7 @@ def test_identify_names_the_operator_of_a_token(petstore: Commands) -> None:
     token = petstore.json("operators", "add", "Ada L")["token"]
     said = answering(petstore, f"{token}\n", "keys", "identify")
     assert (
-        said.returncode == 2
-        and "this token belongs to operator Ada L and is not a key's secret; revoke it" in said.stderr
+        said.returncode == 2 and "this is the token of operator Ada L, not a key's secret; to revoke it" in said.stderr
     )
     assert "operators revoke 'Ada L'" in said.stderr and token not in said.stderr
     petstore.text("operators", "revoke", "Ada L")
@@ -219,7 +218,7 @@ def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands,
         assert done.returncode == 2 and "not a Petstore secret" in done.stderr
         assert "my-password" not in done.stderr and "xxx" not in done.stderr and unknown[:20] not in done.stderr
     done = answering(petstore, unknown, "keys", "identify")
-    assert (done.returncode, done.stderr) == (2, "petstore: no key has this secret\n")
+    assert (done.returncode, done.stderr) == (2, "petstore: this secret does not belong to any key\n")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "  \n"])
@@ -454,9 +453,11 @@ def test_while_redis_is_away_commands_succeed_and_print_new_secrets(tmp_path: Pa
         rotated = commands.json("keys", "rotate", key.id, "--yes")
         assert well_formed(rotated["key"], "live")
         assert commands.json("keys", "suspend", key.id)["state"] == "suspended"
-        assert "Redis does not respond" in commands.text("keys", "resume", key.id)
+        assert "Redis is not responding" in commands.text("keys", "resume", key.id)
         assert "? of" in commands.text("keys", "show", key.id)
         used = commands.run("usage", key.id, "--json")
-        assert used.stderr.startswith("WARN the most recent requests are not counted") and used.returncode == 0
+        assert (
+            used.stderr.startswith("WARN the counts do not include the most recent requests") and used.returncode == 0
+        )
         assert json.loads(used.stdout)["day_used"] is None
         assert commands.json("keys", "revoke", key.id, "--yes")["state"] == "revoked"

@@ -88,7 +88,7 @@ def test_backend_options_are_at_the_end_of_every_help_page(words: tuple[str, ...
     command = commands_below(cli)[words]
     page = command.get_help(click.Context(command, info_name="petstore"))
     own, title, backend = page.partition("\nOptions:\n")[2].partition("\nBackend options:\n")
-    assert title and backend == "  --data, --store, --gate  The data to act on: see petstore help backends."
+    assert title and backend == "  --data, --store, --gate  The data to use. See petstore help backends."
     options = {param.opts[0]: param.name for param in command.params if isinstance(param, click.Option)}
     assert {option for option, name in options.items() if name not in BACKEND_OPTIONS} <= options_in(own)
     for only_there in ("--clock-file", "--pgbouncer", "redis+sentinel"):

@@ -318,7 +318,7 @@ def exported(petstore: Commands, file: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to remove; give ids or --added-by"),
+        ([], "nothing to remove; specify ids or use --added-by"),
         (["1", "--added-by", "ada"], "--added-by cannot be combined with ids"),
         (["1", "--since", "2026-11-18"], "--since, --until and --also-edited require --added-by"),
         (["--also-edited"], "--since, --until and --also-edited require --added-by"),
@@ -383,7 +383,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    kept = "1 animal will not be removed because of changes after the import."
+    kept = "1 animal with later changes will be kept."
     question = f"Remove 2 animals added by {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
@@ -413,7 +413,7 @@ def test_undo_says_how_many_animals_were_kept(petstore: Commands, tmp_path: Path
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\n1 animal not removed because of changes after the import. Ids: 1\n"
+    assert text == "1 animal removed from staging.\nKept 1 animal with later changes. Ids: 1\n"
 
 
 def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
@@ -422,8 +422,7 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     petstore.text("pets", "set-status", *(str(number) for number in range(2, 14)), "sold")
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # not part of the import
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
-        "2 animals removed from live.\n"
-        "12 animals not removed because of changes after the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+        "2 animals removed from live.\nKept 12 animals with later changes. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
     )
 
 
@@ -490,7 +489,9 @@ def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: C
     assert "Interrupted. Run the same command again to resume" in message
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(
-        r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\? 2 animals will not", asked
+        r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\?"
+        " 2 animals with later changes will be kept",
+        asked,
     )
     assert found is not None, asked
     removed, left = (int(number.replace(",", "")) for number in found.groups())

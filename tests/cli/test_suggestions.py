@@ -87,7 +87,7 @@ SYSTEMD = {"systemctl start petstore": "petstore.service"}  # the unit that must
 
 # Literals that name a command without suggesting it: help texts, and actors in the audit log.
 NOT_SUGGESTED = {
-    "The data to act on: see petstore help backends.",
+    "The data to use. See petstore help backends.",
     "The service's settings. See petstore help serve and petstore help backends.",
     "petstore help backends",
     "petstore serve",
@@ -190,7 +190,7 @@ def test_every_suggested_command_is_typed_here() -> None:
 
 
 def test_every_suggested_command_is_in_backticks() -> None:
-    """Otherwise it is printed without the options that choose the data."""
+    """Otherwise it is printed without the options that select the data."""
     found = [
         (str(file), text)
         for file in sorted(SOURCE.rglob("*.py"))

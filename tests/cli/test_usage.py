@@ -330,4 +330,6 @@ def test_usage_warns_if_the_gate_does_not_respond(tmp_path: Path) -> None:
     petstore.server.gate = "redis://127.0.0.1:1"
     for words in (["usage"], ["usage", "--csv"]):
         said = petstore.run(*words)
-        assert said.returncode == 0 and said.stderr.startswith("WARN the most recent requests are not counted: "), said
+        assert said.returncode == 0 and said.stderr.startswith(
+            "WARN the counts do not include the most recent requests: "
+        ), said

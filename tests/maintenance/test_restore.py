@@ -97,7 +97,7 @@ def test_restore_names_keys_and_operators_that_are_active_again(tmp_path: Path) 
     petstore.text("operators", "revoke", "Ada L")
     said = petstore.run("restore", str(file), "--force").stderr
     for key_id in (live, staging):
-        assert f"{key_id} was revoked after the backup, and the restore has made it valid again." in said
+        assert f"{key_id} was revoked after the backup, but the restore has made it valid again." in said
         assert f"keys revoke {key_id}" in said
     assert "The operator Ada L was revoked after the backup" in said and "operators revoke 'Ada L'" in said
     assert kept not in said

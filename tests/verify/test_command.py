@@ -51,7 +51,7 @@ def test_each_promise_is_a_line_and_the_exit_code_is_0(command: Commands, servic
     )
     assert re.fullmatch(r"skipped +creating\.created +it would add animals, .+; allow it with --write", lines[6])
     assert re.fullmatch(r"\d+ ok, 0 broken, \d+ skipped \(\d+ requests, \d+ s\)", lines[-1])
-    assert re.fullmatch(r"This sends up to \d+ requests\. It adds no animals\.\n", done.stderr)
+    assert re.fullmatch(r"This command sends up to \d+ requests\. It adds no animals\.\n", done.stderr)
 
 
 def test_it_never_sends_more_requests_than_it_announced(command: Commands, service: Server, live: Key) -> None:
@@ -113,7 +113,7 @@ def test_a_terminal_shows_progress(command: Commands, service: Server, live: Key
 
 
 def test_wrong_usage_is_one_line(command: Commands, service: Server, live: Key) -> None:
-    assert "give --key or set PETSTORE_VERIFY_KEY" in command.fails_in_one_line("verify", service.url(""))
+    assert "use --key or set PETSTORE_VERIFY_KEY" in command.fails_in_one_line("verify", service.url(""))
     for url in ("staging.example.com", "ftp://a/v1", "http://", "http://a/v1?x=1", "http://a b/v1", "http://a:b/v1"):
         assert "https://staging.example.com/v1" in command.fails_in_one_line("verify", url, "--key", live.secret), url
     message = command.fails_in_one_line("verify", "http://ada:hunter2@127.0.0.1/v1", "--key", live.secret)

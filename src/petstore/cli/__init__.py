@@ -24,7 +24,7 @@ COMMANDS = {
     "keys": ("petstore.cli.keys", "Create, list, show, change, rotate and revoke API keys."),
     "pets": ("petstore.cli.pets", "List, show, add, change, remove, restore, import and export animals."),
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
-    "usage": ("petstore.cli.usage", "Show how many requests each key has sent, with a chart."),
+    "usage": ("petstore.cli.usage", "Show how many requests each key has sent, with a sparkline for each key."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
     "operators": ("petstore.cli.operators", "Add, list and revoke operators, who may sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
@@ -32,7 +32,7 @@ COMMANDS = {
     "restore": ("petstore.cli.backup", "Restore all data from a backup."),
     "copy": ("petstore.cli.copy", "Copy all data to other backends, such as PostgreSQL and Redis."),
     "check": ("petstore.cli.check", "Check the settings, the data, free space and the clock."),
-    "verify": ("petstore.cli.verify", "Check a deployment through the addresses that clients use."),
+    "verify": ("petstore.cli.verify", "Check a deployment over HTTP, as its clients see it."),
     "deploy-files": ("petstore.cli.deploy_files", "Write files for systemd, proxies and monitoring to a directory."),
     "completion": ("petstore.cli.completion", "Print a shell completion script."),
     "help": ("petstore.cli.help", "Show help for a command or for the backend options."),
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when the command is used. This keeps `petstore --help` fast."""
+    """Keeps `petstore --help` fast by importing a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -68,28 +68,28 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="petstore", prog_name="petstore")
 def cli() -> None:
-    """Petstore: an HTTP and JSON pet store service.
+    """Petstore: a pet store service with an HTTP and JSON API.
 
     \b
     First steps:
       petstore serve                          start on 127.0.0.1:8080; the first start prints a key
       petstore serve --demo                   start with example animals, keys and usage
       petstore keys create --plan pro         create another key
-      petstore pets import animals.jsonl      fill the catalogue
+      petstore pets import animals.jsonl      import animals from a file
 
-    Use --data, --store and --gate to choose the data that a command acts on. See petstore help backends.
+    Use --data, --store and --gate to choose the data that a command uses. See petstore help backends.
     Changes take effect with the next request to a running service.
     """
 
 
 def main() -> None:
-    """Runs a command. On an error that the operator can correct, prints a one-line message and exits with code 2."""
+    """Runs a command. If an error occurs that the operator can correct, prints one line and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # if a command raises Exit, click returns the code
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # if a command raises Exit, click returns its exit code
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _usage_message(error: click.UsageError) -> str:
-    """Returns the message for a usage error, with a hint if an option was placed before the command.
+    """Returns the message for a usage error. Adds a hint if an option was placed before the command.
 
     If an invalid value came from an environment variable, the message names the variable instead of the option.
     """
@@ -126,7 +126,7 @@ def _usage_message(error: click.UsageError) -> str:
 
 
 def _options_after_command(words: list[str]) -> str:
-    """Returns a hint to put options after the command, or an empty string if no command was given."""
+    """Returns a hint that options belong after the command, or an empty string if there is no command."""
     from petstore.cli.suggestions import as_typed
     from petstore.settings import without_password
 
@@ -145,7 +145,7 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 
 def _prepare_streams() -> None:
-    """Replaces closed output streams with /dev/null. Makes open streams escape characters that they cannot encode."""
+    """Replaces closed output streams with /dev/null, and makes open ones escape characters that they cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -160,7 +160,7 @@ def _null() -> TextIO:
 
 def _fail(message: str) -> None:
     """Prints an error message and exits. Hides secrets and escapes control characters in the message."""
-    # Imported only when needed, because these imports would slow down `petstore --help`.
+    # Imported here rather than at the top, because these imports would slow down `petstore --help`.
     from petstore.keys import without_keys
     from petstore.wording import printable_lines
 
@@ -170,7 +170,7 @@ def _fail(message: str) -> None:
 def _end(code: int, message: str = "") -> None:
     try:
         sys.stdout.flush()
-    except OSError:  # otherwise, Python would flush again on exit and print a traceback
+    except OSError:  # otherwise, Python would flush stdout again on exit and print a traceback
         sys.stdout = _null()
     with contextlib.suppress(OSError):
         click.echo(message, err=True, nl=bool(message))

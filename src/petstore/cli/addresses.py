@@ -1,7 +1,7 @@
-"""Records the addresses of the service and the console for commands that run in another terminal.
+"""Records the addresses of the service and the console, so that commands in another terminal can print them.
 
-Both write their address to the data directory on startup. They do not remove it on shutdown, because they are likely to
-start at the same address again.
+On startup, the service and the console each write their address to the data directory. They do not remove it on
+shutdown, because their next start is likely to use the same address.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class ServiceAddress(msgspec.Struct, frozen=True):
 def service_address(settings: Settings, listening: Sequence[Address]) -> ServiceAddress:
     """Returns the first address that has a port, or the first Unix socket if no address has a port."""
     host, port = next((each for each in listening if each[1] is not None), listening[0])
-    if port is None:  # any host name works, because curl connects to the Unix socket
+    if port is None:  # curl connects to the Unix socket, so any host name works
         return ServiceAddress("http://localhost", ("curl", "-i", "--unix-socket", host.removeprefix("unix:")))
     # Use -k, because the certificate was issued for the name that clients use, not for this address.
     return ServiceAddress(origin(settings, _reachable(host), port), ("curl", "-ik" if settings.tls_cert else "-i"))
@@ -80,15 +80,15 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes an address to a file. Ignores errors such as a full disk, because addresses are used only in messages."""
+    """Writes an address to a file. Ignores errors such as a full disk, because only messages use the address."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
-        if os.geteuid() == 0:  # the service's user must be able to read a file that root writes
+        if os.geteuid() == 0:  # let the service's user read a file that root has written
             os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 
 def _reachable(host: str) -> str:
-    """Returns a host that this machine can connect to. Uses loopback if the service listens on all interfaces."""
+    """Returns the host to connect to from this machine: loopback if the service listens on all interfaces."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -14,18 +14,18 @@ from petstore.wording import when
 
 @click.command(cls=Command)
 @env_option
-@click.option("--who", default="", metavar="NAME", help="Show only entries whose actor contains NAME.")
+@click.option("--who", default="", metavar="NAME", help="Show only entries whose actor's name contains NAME.")
 @click.option("--what", type=click.Choice(ACTIONS), metavar="ACTION",
               help="Show only entries with this action, such as \"create key\" or \"sign in\".")  # fmt: skip
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Show only entries whose subject or detail contains TEXT.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries with a number below NUMBER.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries numbered below NUMBER.")
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None
 ) -> Output:
-    """Show who did what and when, with the newest entries first.
+    """Show who did what and when, newest entries first.
 
     Sign-ins and changes to operators are recorded in the live environment's audit log.
 

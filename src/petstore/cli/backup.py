@@ -1,4 +1,4 @@
-"""`petstore backup` and `petstore restore`: back up all data to one file, and restore it."""
+"""`petstore backup` and `petstore restore`: back up all data to one file, and restore data from such a file."""
 
 import asyncio
 import contextlib
@@ -31,18 +31,18 @@ _file = click.Path(path_type=Path)
 @click.command(cls=Command)
 @click.argument("file", metavar="FILE|DIR", type=_file)
 @click.option("--keep", type=WholeNumber(1, 100_000), metavar="N",
-              help="Write to DIR instead of FILE, verify the backup, and keep only the N newest backups.",
+              help="Write the backup to the directory DIR, verify it, and keep only the N newest backups there.",
               )  # fmt: skip
 @click.option("--verify", is_flag=True, help="Check an existing backup instead of creating one.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Back up both environments to FILE while the service runs.
+    """Back up both environments to FILE, even while the service is running.
 
-    FILE|DIR is a file or, with --keep, a directory. In a directory, each backup is named after the time it was created.
-    The backup contains every animal whose creation was acknowledged before the backup began. The file appears only
-    when the backup is complete.
-    If the store is in PostgreSQL, the command prints which PostgreSQL tools to use instead.
+    FILE|DIR is a file or, with --keep, a directory. In a directory, each backup is named after its creation time.
+    The backup contains every animal whose creation was acknowledged before the backup began. The file does not appear
+    until the backup is complete.
+    This command cannot back up a store in PostgreSQL. It prints the pg_dump command to use instead.
 
     \b
     Examples:
@@ -78,12 +78,12 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
 @click.option("--force", is_flag=True, help="Replace existing data. The old data is moved to DIR/replaced-…")
 @data_options
 def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
-    """Replace the data in the data directory with the backup in FILE.
+    """Replace the data in the data directory with the data from the backup FILE.
 
-    Stop the service first. The command checks the whole backup before it replaces anything. The data directory must be
-    empty, unless --force is given. If the command crashes, the service starts with either all of the old data or all of
-    the new data.
-    The restore resets all counters to zero and lifts all bans.
+    Stop the service first. Unless --force is given, the data directory must be empty. The command checks the whole
+    backup before it replaces anything. Even if the command crashes, the service will find either all of the old data or
+    all of the new data.
+    If the gate is a file, the restore resets all counters and lifts all bans. Counters and bans in Redis do not change.
     Ids from the old data are not reused. If the old data cannot be read, the command warns you that ids may be reused.
 
     \b
@@ -100,7 +100,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
         click.echo(f"The old {name} could not be read, so ids assigned after the backup may be reused.", err=True)
     for revoked in revived:
         for key_id in revoked.keys:
-            warning = f"{key_id} was revoked after the backup, and the restore has made it valid again."
+            warning = f"{key_id} was revoked after the backup, but the restore has made it valid again."
             click.echo(as_typed(f"{warning} To revoke it, run `petstore keys revoke {key_id}`."), err=True)
         for name in revoked.operators:
             warning = f"The operator {printable(name)} was revoked after the backup, but can sign in again now."
@@ -114,7 +114,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
 
 
 async def _announce_all(settings: Settings) -> None:
-    """Invalidates the caches of all nodes that share this gate, because the restore has replaced the data."""
+    """Invalidates the caches of all nodes that share this gate, because they still contain the old data."""
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
             await backends.gate.announce(environment, CHANGES)

@@ -1,4 +1,4 @@
-"""Prints the banner of `petstore serve`, which shows addresses, new keys and useful commands."""
+"""Prints the startup banner of `petstore serve`: its addresses, new keys and useful commands."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def print_banner(
     addresses: Sequence[Address] = (),
     has_keys: bool = True,
 ) -> None:
-    """Prints the banner and the `secrets`, which are not shown again. `addresses` are the sockets from systemd."""
+    """Prints the banner with the `secrets`, which are shown only once. `addresses` lists the sockets from systemd."""
     listening = [*addresses] or [(settings.host, settings.port)]
     address = service_address(settings, listening)
     shown = settings.public_base or address.origin
@@ -46,7 +46,7 @@ def shown_data(settings: Settings) -> str:
 
 def _print_secrets(secrets: Mapping[Environment, str], address: ServiceAddress, *, demo: bool) -> None:
     if demo:
-        click.echo("\nThe example data includes animals, keys on every plan, and a day of usage.")
+        click.echo("\nThe example data consists of animals, keys on every plan, and a day of usage.")
         click.echo("Your API keys (free plan; they will not be shown again):\n")
     else:
         click.echo("\nYour first API key (free plan; it will not be shown again):\n")
@@ -60,7 +60,7 @@ def _print_secrets(secrets: Mapping[Environment, str], address: ServiceAddress, 
 def _print_commands(*, first_start: bool) -> None:
     commands = [
         (suggestion("console"), "manage keys and animals in a browser"),
-        (suggestion("keys rotate ID"), "replace a lost secret; keys list shows the ids"),
+        (suggestion("keys rotate ID"), "replace a lost secret (to find the ID, use keys list)"),
         (suggestion("keys create --plan pro"), "create another key"),
     ]
     if first_start:

@@ -32,17 +32,17 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock, without changing anything.
 
-    Takes the same options and PETSTORE_… variables as petstore serve. You can run it while the service is running.
+    Accepts the same options and PETSTORE_… variables as petstore serve. You can use it while the service is running.
 
     \b
     Exit code:
-      0  no faults; lines marked WARN are warnings
-      1  at least one fault; see the lines marked FAULT
+      0  no faults were found (lines marked WARN are warnings)
+      1  at least one fault was found (see the lines marked FAULT)
       2  the check could not run
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # A node that uses PostgreSQL and Redis has no data directory until it starts for the first time.
+    # A node that uses PostgreSQL and Redis has no data directory before its first start.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():

@@ -18,10 +18,10 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Returns the ids of keys whose id or name starts with the incomplete word.
+    """Returns the ids of keys whose id or name starts with the word being completed.
 
-    If the word is the start of a name, the shell replaces it with the id.
-    Returns nothing if the data cannot be read, because an error message would garble the line being typed.
+    If the word is the start of a key's name, the shell replaces the word with the key's id.
+    If the data cannot be read, returns nothing, because an error message would garble the command line.
     """
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
     options["data"] = options["data"] or Settings().data

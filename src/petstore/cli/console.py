@@ -31,24 +31,24 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
               help="The service's address, for the link to the API reference."
-              " [default: the address that the service listens on]")  # fmt: skip
+              " [default: the address that the service last listened on]")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
 def console(service_url: str | None, **options: Any) -> None:
-    """Start the console and run until Ctrl-C or SIGTERM.
+    """Start the console, which runs until Ctrl-C or SIGTERM.
 
-    Prints a sign-in link that works once and expires after an hour. To let operators sign in at any time, give each of
-    them a token with petstore operators add. The audit log then shows their names.
+    Prints a sign-in link that works once and expires after an hour. To let operators sign in at any time, and to see
+    their names in the audit log, create a token for each of them with petstore operators add.
 
     \b
     Examples:
       petstore console
       petstore console --store postgresql://pets@db/pets --gate redis://gate
-      ssh -L 8081:127.0.0.1:8081 server       run this on your machine, then open the link there
+      ssh -L 8081:127.0.0.1:8081 server       run this on your own machine, then open the link there
 
-    Each option can also be set with an environment variable, such as PETSTORE_CONSOLE_PORT.
+    You can also set each option with an environment variable, such as PETSTORE_CONSOLE_PORT for --port.
     """
     settings = settings_from(options)
     logs.configure()
@@ -66,8 +66,8 @@ def _check(settings: Settings) -> None:
         raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, without a path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
-            f"--host {settings.host} is accessible from other machines. Either give --public-url https://… and enable"
-            " HTTPS with --tls-cert and --tls-key or with a proxy, or use --host 127.0.0.1 and ssh -L"
+            f"--host {settings.host} is accessible from other machines. Use --host 127.0.0.1 and ssh -L, or set"
+            " --public-url https://… and enable HTTPS, either with --tls-cert and --tls-key or in a proxy"
         )
     check_settings(settings)
     check_port(settings.host, settings.port)
@@ -90,7 +90,7 @@ def _print_banner(settings: Settings, is_new: bool, address: str) -> None:
     )
     click.echo(
         as_typed(
-            "To give an operator their own token, so that the audit log shows their name, run"
+            "To create an operator's token, so that the audit log shows the operator's name, run"
             " `petstore operators add NAME`."
         )
     )

@@ -59,11 +59,11 @@ def copy(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Copy both environments with their keys, audit log, usage and quotas to other backends.
+    """Copy both environments to other backends, including their keys, audit logs, usage and quotas.
 
-    Quotas are the current bans and the requests counted towards each key's limits.
+    Quotas are the current bans and the number of requests counted towards each key's limits.
 
-    Stop the service first. The target must be empty. After copying, the command compares every row with the
+    Stop the service first. The target must be empty. After copying the data, the command compares every row with the
     original. If the copy is interrupted, run the command again to see how to empty the target.
 
     \b
@@ -85,7 +85,7 @@ def copy(
         f"  {suggestion('serve', _options(target, to_store_file, to_gate_file))}",
     ]
     if target.store is not None and target.gate is None:
-        sentences.append("Quotas were not copied, because --to-gate was not given. All counters start at zero.")
+        sentences.append("Quotas were not copied, because --to-gate was not given. All counters will start at zero.")
     table = Table(["copied and compared", "rows", "checksum"], rows, "")
     Output([each._asdict() for each in copied], table, *sentences).print(as_json)
 
@@ -102,16 +102,16 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
             scheme = to_store.partition(":")[0]
             raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
-    if re.match("[^/]+:.*@", to_store):  # looks like user:password@host, not like a directory
+    if re.match("[^/]+:.*@", to_store):  # this looks like user:password@host rather than a directory
         raise OperatorError("--to-store must start with postgresql:// if it is a URL, or with ./ if it is a directory")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):
-        raise OperatorError("--to-store is the directory that contains the source store or gate; choose another")
+        raise OperatorError("--to-store is the directory of the source store or gate; use a different directory")
     return target
 
 
 def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Copies all data. If the target is a directory, recovers its gate first and marks the gate as clean at the end."""
+    """Copies all data. If the target is a directory, recovers its gate first and marks the gate as clean afterwards."""
     if target.store is None and target.data.is_dir():
         recover_gate(target)
     try:
@@ -124,13 +124,13 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # Take the exclusive lock, because a running service could add animals that the copy would miss.
+    # Take the exclusive lock, because the copy would miss animals that a running service adds.
     async with (
         Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # A service that was killed may not have collected all admissions. Collect them, as its next start would.
+        # A killed service might have left admissions uncollected. Collect them, as the service would on its next start.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:
@@ -145,7 +145,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
 
 @contextlib.asynccontextmanager
 async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """Opens the target. Yields None as the gate if the stores are in PostgreSQL and --to-gate was not given."""
+    """Opens the target. The gate is None if the stores are in PostgreSQL and --to-gate was not given."""
     async with contextlib.AsyncExitStack() as opened:
         if target.store is None:
             prepare(target)
@@ -162,11 +162,11 @@ async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Sto
 def _how_to_empty(target: Settings) -> str:
     if target.store is None:
         return f"`rm -r {shlex.quote(str(target.data))}`"
-    return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; and FLUSHDB in Redis" if target.gate else "")
+    return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; in Redis, FLUSHDB" if target.gate else "")
 
 
 def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:
-    """Returns the options that make `serve` use the target."""
+    """Returns the options that `serve` needs to use the target."""
     words = [] if target.store else ["--data", str(target.data.absolute())]
     for name, url, file in (("--store", target.store, store_file), ("--gate", target.gate, gate_file)):
         if url is not None:

@@ -1,4 +1,4 @@
-"""Opens the data that a command's options choose, and identifies the user for the audit log."""
+"""Opens the data that a command's options select, and finds out the user's name for the audit log."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,15 @@ from petstore.store.database import Bounds
 
 T = TypeVar("T")
 
-# How a command uses the data. `read` does not create, migrate or change anything. `write` changes existing data.
-# `create` also creates a store if there is none.
+# What a command is allowed to do. `read` does not create, migrate or change anything. `write` changes existing data.
+# `create` changes data and, if there is no store, creates one.
 Access = Literal["read", "write", "create"]
 
 OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
 def actor() -> str:
-    """Returns the current user for the audit log. With sudo, this is the user who ran sudo, not root."""
+    """Returns the current user's name for the audit log. Under sudo, this is the user who ran sudo, not root."""
     return f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}"
 
 
@@ -47,14 +47,14 @@ def _user() -> str:
 
 
 def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
-    """Returns an audit entry for this command."""
+    """Returns an audit entry for the current user and time."""
     return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
-    """Returns a decorator that adds the backend options and --json to a command, and passes it the open backends.
+    """Returns a decorator that adds the backend options and --json to a command, and passes open backends to it.
 
-    The output is printed after the backends are closed, because a program that reads it from a pipe may be slow.
+    The backends are closed before the output is printed, because a slow reader of a pipe would keep them open.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Outpu
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
-    """Runs `work` on the data that the backend options choose, and returns the result.
+    """Opens the data that the backend options select, runs `work` on it, and returns the result of `work`.
 
     Raises OperatorError if an option is invalid or if there is no data.
     """
@@ -83,7 +83,7 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 
 @contextlib.contextmanager
 def naming_servers(settings: Settings) -> Iterator[None]:
-    """Adds the server addresses to Unavailable errors, because driver messages often do not name the host."""
+    """Adds the servers' addresses to Unavailable errors, because database drivers often do not name the host."""
     try:
         yield
     except Unavailable as error:
@@ -95,7 +95,7 @@ def naming_servers(settings: Settings) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backends]:
-    """Opens the backends. Raises OperatorError if there is no data and the command may not create it."""
+    """Opens the backends. Raises OperatorError if there is no data and the command is not allowed to create any."""
     creates = access == "create" and creates_store(settings)
     if access != "create":
         await check_data(settings)
@@ -108,10 +108,10 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 
 
 def creates_store(settings: Settings) -> bool:
-    """Returns whether a command is about to create a store in the data directory.
+    """Returns whether opening the data will create a store in the data directory.
 
-    Raises NoData if the command would create a store but --data was not given. This prevents operators from
-    accidentally creating keys in a directory that the service does not use.
+    Raises NoData if a store would be created but --data was not given. Otherwise, an operator could accidentally create
+    keys in a directory that the service does not use.
     """
     if settings.store is not None or data_dir.has_data(settings.data):
         return False
@@ -138,13 +138,13 @@ async def check_data(settings: Settings) -> None:
 
 def no_data(settings: Settings) -> data_dir.NoData:
     """Returns a NoData error. The message suggests --data if the option was not given."""
-    return data_dir.NoData(settings.data, "" if is_given("data") else "; give the data directory with --data DIR")
+    return data_dir.NoData(settings.data, "" if is_given("data") else "; specify the data directory with --data DIR")
 
 
 async def _has_schemas(url: str) -> bool:
     """Returns whether the database contains Petstore's schemas.
 
-    Also returns True if the check fails, because opening the store will report the error.
+    If the check fails, returns True, because opening the store will report the error.
     """
     try:
         import asyncpg
@@ -171,9 +171,9 @@ def refuse_secret(text: str) -> None:
 
 
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
-    """Returns the key with this id, from either environment. Raises OperatorError if there is none."""
+    """Returns the key with this id in either environment. Raises OperatorError if there is no such key."""
     refuse_secret(key_id)
-    # PostgreSQL rejects strings with U+0000 or lone surrogates, so do not look them up.
+    # Ids are printable ASCII. PostgreSQL rejects some other strings, such as those with U+0000 or lone surrogates.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
             key = await store.keys.get(key_id)

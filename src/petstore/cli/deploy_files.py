@@ -10,7 +10,7 @@ import petstore
 from petstore.errors import OperatorError
 from petstore.files import check_target, os_errors_of, replacing
 
-# The path of the petstore command in the packaged files. `deploy_files` replaces it with the actual path.
+# The packaged files refer to the petstore command by this path, which `deploy_files` replaces with the actual path.
 COMMAND = "/opt/petstore/.venv/bin/petstore"
 DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 
@@ -23,9 +23,9 @@ def deploy_files(directory: Path, force: bool) -> None:
 
     Prints the path of each new or changed file. After an upgrade, use --force to see which files to install again.
 
-    The systemd units run the petstore command that wrote them. The first lines of each file say where to put it.
-    Prometheus and Grafana read prometheus.yml, petstore-alerts.yml and grafana-dashboard.json. When an alert fires,
-    see at-3-am.md. settings.md lists the variables for petstore.env.
+    In systemd units, scripts and configuration files, a comment at the top says where to install the file. The systemd
+    units run the petstore command that wrote them. Import grafana-dashboard.json into Grafana. settings.md lists the
+    variables that petstore.env can set. at-3-am.md says what to do when an alert fires.
 
     \b
     Examples:

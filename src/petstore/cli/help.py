@@ -7,15 +7,15 @@ import click
 from petstore.cli.options import backend_options, unknown_command
 
 REDIS_URLS = [
-    ("redis://host:6379/0", "A Redis or Valkey server. You can also write valkey://"),
-    ("rediss://host:6379/0", "The same, with TLS. You can also write valkeys://"),
+    ("redis://host:6379/0", "A Redis or Valkey server. valkey:// works too."),
+    ("rediss://host:6379/0", "The same, with TLS. valkeys:// works too."),
     (
         "redis+sentinel://host:26379,host:26379/name",
-        "The primary that these Sentinels report. For TLS, write rediss+sentinel://",
+        "The primary that these Sentinels know by this name. For TLS, use rediss+sentinel://",
     ),
     (
         "redis+cluster://host:6379,host:6379",
-        "The cluster that contains these servers. For TLS, write rediss+cluster://",
+        "The cluster that these servers belong to. For TLS, use rediss+cluster://",
     ),
 ]
 
@@ -34,12 +34,12 @@ class _Backends(click.Command):
 @click.command(cls=_Backends, options_metavar="", add_help_option=False)
 @backend_options
 def backends(**_: Any) -> None:
-    """Choose the data that a command acts on.
+    """Choose the data that a command uses.
 
-    One machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a store in
-    PostgreSQL and a gate in Redis or Valkey. Each machine's data directory then contains only machine-specific files.
+    A single machine needs only --data, a directory with an SQLite store and an LMDB gate. Several machines share a
+    store in PostgreSQL and a gate in Redis or Valkey, and use --data only for files that are specific to each machine.
 
-    Each option can also be set with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
+    You can also set each option with an environment variable, such as PETSTORE_DATA or PETSTORE_STORE_FILE.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def backends(**_: Any) -> None:
       petstore keys list --store postgresql://petstore@db/petstore --gate redis://cache:6379/0
       PETSTORE_STORE_FILE=/etc/petstore-store petstore check
 
-    In a password, write % / ? # @ [ ] as %25 %2F %3F %23 %40 %5B %5D.
+    Percent-encode special characters in passwords. Write % / ? # @ [ ] as %25 %2F %3F %23 %40 %5B %5D.
     """
 
 
@@ -59,7 +59,7 @@ def help(ctx: click.Context, words: tuple[str, ...]) -> None:
 
     \b
     Examples:
-      petstore help backends            show all options that choose the data
+      petstore help backends            show all options that select the data
       petstore help keys create
     """
     root = ctx.find_root()

@@ -32,8 +32,8 @@ from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
-SECRET_MAX = 1_000_000  # maximum number of characters that `identify` reads
-HISTORY_MAX = 20  # maximum number of audit entries shown for a key; JSON output includes all entries
+SECRET_MAX = 1_000_000  # the maximum number of characters that `identify` reads
+HISTORY_MAX = 20  # the maximum number of audit entries to show for a key; JSON output includes all of them
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
@@ -47,18 +47,18 @@ _per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metav
 def keys() -> None:
     """Create, list, show, change, rotate and revoke API keys.
 
-    A key's secret is shown only once, when it is created. Only its hash is stored. A key's id is not secret, and
-    keys list shows it. Changes take effect with the next request to a running service.
+    Each secret is shown only once, when it is created, because only its hash is stored. The ids of keys are not secret.
+    To see the ids, use keys list. Changes take effect with the next request to a running service.
     """
 
 
 @keys.command()
 @env_option
 @click.option("--plan", type=_plan, required=True, help="The plan, which determines the key's limits.")
-@click.option("--name", default="", help="A name that only operators see.")
-@click.option("--contact", default="", metavar="TEXT", help="Whom to contact about this key. Only operators see this.")
+@click.option("--name", default="", help="The key's name. Shown only to operators.")
+@click.option("--contact", default="", metavar="TEXT", help="Who to contact about this key. Shown only to operators.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True,
-              help="What the key may do. Repeatable. [default: read and write]")  # fmt: skip
+              help="What the key is allowed to do. Repeatable. [default: read and write]")  # fmt: skip
 @click.option(
     "--expires",
     type=Duration(least=1),
@@ -74,7 +74,7 @@ def create(
 ) -> None:  # fmt: skip
     """Create a key and print its secret, which is shown only once.
 
-    Also prints an example curl command to standard error.
+    Without --json, also prints an example curl command to standard error.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def create(
     if plan != "enterprise" and (per_minute or per_day):
         raise OperatorError(f"the {plan} plan has fixed limits; --per-minute and --per-day require --plan enterprise")
     if plan == "enterprise" and not (per_minute and per_day):
-        raise OperatorError("an enterprise key needs its own limits; give --per-minute N and --per-day N")
+        raise OperatorError("an enterprise key needs its own limits; set them with --per-minute N and --per-day N")
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work(backends: Backends) -> Output:
@@ -114,9 +114,9 @@ def create(
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
               help="Show only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
-              help="Sort by creation time, last use or usage today (highest first), or by name.")  # fmt: skip
+              help="Sort by this value: names in ascending order, others in descending order.")  # fmt: skip
 @limit_option(100, most=100_000)
-@click.option("--before", metavar="ID", help="Show only keys older than the key with this id. Requires --sort created.")
+@click.option("--before", metavar="ID", help="Show only keys created before this key. Requires --sort created.")
 @on_data("read")
 async def list_(
     backends: Backends, environment: Environment | None, plan: Plan | None, state: KeyState | None, text: str,
@@ -131,7 +131,7 @@ async def list_(
       petstore keys list --expiring 30d
     """
     if before and sort != "created":
-        raise OperatorError("--before requires --sort created; for other orders, give a higher --limit")
+        raise OperatorError("--before requires --sort created; with other sort orders, use a higher --limit")
     last = await key_of(backends, before) if before else None
     stores = [backends.stores[each] for each in ([environment] if environment else ENVIRONMENTS)]
     now = time.time()
@@ -160,7 +160,7 @@ async def list_(
 async def show(backends: Backends, key_id: str) -> Output:
     """Show a key's state, recent errors and history.
 
-    ID is the key's id, as shown by keys list. --json also includes the request id of each error.
+    ID is the key's id, as shown by keys list. With --json, each recent error includes the request id.
     """
     return await _one_key(backends, await key_of(backends, key_id))
 
@@ -170,9 +170,9 @@ async def show(backends: Backends, key_id: str) -> Output:
 def identify(as_json: bool, **where: Any) -> None:
     """Show the key that a secret belongs to.
 
-    Reads the secret from standard input, or prompts for it without showing it. This keeps the secret out of arguments,
-    shell history and logs. If the input contains other text, as a leaked file does, the command uses the first secret
-    that it finds.
+    Reads the secret from standard input. On a terminal, prompts for it without displaying it. This keeps the secret out
+    of arguments, shell history and logs. The input can contain other text, as a leaked file does. In that case, the
+    command uses the first secret that it finds.
 
     \b
     Example:
@@ -184,7 +184,7 @@ def identify(as_json: bool, **where: Any) -> None:
     if could_be_token(secret):
         operator = act(where, lambda backends: admin(backends, "live").operators.identify(secret))
         raise OperatorError(
-            f"this token belongs to operator {printable(operator.name)} and is not a key's secret; revoke it with"
+            f"this is the token of operator {printable(operator.name)}, not a key's secret; to revoke it, run"
             f" `petstore operators revoke {shlex.quote(operator.name)}`"
         )
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
@@ -194,7 +194,7 @@ def identify(as_json: bool, **where: Any) -> None:
     async def work(backends: Backends) -> Output:
         found = await admin(backends, environment).keys.identify(secret)
         if found is None:
-            raise OperatorError("no key has this secret")
+            raise OperatorError("this secret does not belong to any key")
         key, until = found
         end = "" if until is None else "ended" if until <= time.time() else f"valid until {when(until)}"
         return await _one_key(backends, key, secret=end or "valid")
@@ -215,7 +215,7 @@ def _read_secret() -> str:
 @click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes. Repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="The new expiry, counted from now, for example 90d. Use never to remove the expiry.")  # fmt: skip
+              help="The time until the key expires, for example 90d, or never for no expiry.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
@@ -237,7 +237,7 @@ async def update(
         changes["expires"] = None if expires == math.inf else time.time() + expires
     if not changes:
         raise OperatorError(
-            "nothing to change: give --plan, --name, --contact, --scope, --expires, --per-minute or --per-day"
+            "nothing to change; use --plan, --name, --contact, --scope, --expires, --per-minute or --per-day"
         )
     key = await (await admin_of_key(backends, key_id)).keys.update(key_id, KeyChanges(**changes))
     status = await _status(backends, key)
@@ -252,13 +252,13 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Suspend a key. The service refuses its requests until you resume the key.
+    """Suspend a key. The service refuses all requests with the key until you resume the key.
 
     ID is the key's id, as shown by keys list.
     """
     key = await (await admin_of_key(backends, key_id)).keys.suspend(key_id)
     values = _key_values(key, await _status(backends, key))
-    return Output(values, f"{key_id} is suspended. The service refuses its requests until you resume the key.")
+    return Output(values, f"{key_id} is suspended. The service refuses all requests with this key until you resume it.")
 
 
 @keys.command()
@@ -268,7 +268,7 @@ async def resume(backends: Backends, key_id: str) -> Output:
     """Resume a suspended key. ID is the key's id, as shown by keys list."""
     key = await (await admin_of_key(backends, key_id)).keys.resume(key_id)
     status = await _status(backends, key)
-    return Output(_key_values(key, status), f"{key_id} is resumed. State: {_state_text(key, status)}.")
+    return Output(_key_values(key, status), f"{key_id} has been resumed. State: {_state_text(key, status)}.")
 
 
 @keys.command()
@@ -278,12 +278,11 @@ async def resume(backends: Backends, key_id: str) -> Output:
 @yes_option
 @data_options
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
-    """Give a key a new secret and print it. The secret is shown only once.
+    """Replace a key's secret and print the new one. The new secret is shown only once.
 
-    The key's id, plan and counters do not change.
+    The key's id, plan and counters do not change. ID is the key's id, as shown by keys list.
 
-    Without --overlap, the old secret stops working immediately, and the command asks for confirmation.
-    ID is the key's id, as shown by keys list.
+    Without --overlap, the old secret stops working immediately, so the command asks for confirmation.
 
     \b
     Example:
@@ -325,7 +324,7 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 @yes_option
 @data_options
 def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Revoke a key permanently. It stops working immediately. ID is the key's id, as shown by keys list.
+    """Revoke a key permanently. The key stops working immediately. ID is the key's id, as shown by keys list.
 
     To block a key temporarily, use keys suspend.
 
@@ -349,15 +348,15 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 async def _status(backends: Backends, key: ApiKey) -> KeyStatus | None:
     """Returns the key's status, or None if the gate does not respond.
 
-    Does not raise an error during an outage, because a command that has created a secret must still print it.
+    Does not raise Unavailable, because a command that has created a secret must print it even during an outage.
     """
     return await status_of(backends.gate, key, time.time())
 
 
 def _state_text(key: ApiKey, status: KeyStatus | None) -> str:
-    """Returns the key's state, including the time at which the ban ends if the key is banned."""
+    """Returns the key's state. If the key is banned, includes the time when the ban ends."""
     if status is None:
-        return f"{key.state(time.time())} (Redis does not respond, so the key may also be banned)"
+        return f"{key.state(time.time())} (Redis is not responding, so the key might also be banned)"
     return f"banned until {when(status.banned_until)}" if status.state == "banned" else status.state
 
 
@@ -413,7 +412,7 @@ async def _new_secret(
     return Output(
         {**_key_values(key, await _status(backends, key)), "key": secret, **more},
         f"{key.id} ({key.environment}, {key.plan}: {key.per_minute:,} a minute, {key.per_day:,} a day)",
-        f"\n  {secret}\n\nKeep it safe. It will not be shown again.",
+        f"\n  {secret}\n\nKeep this secret safe. It will not be shown again.",
         *parts,
         remedy=f"Create a new secret with `petstore keys rotate {key.id}`.",
     )

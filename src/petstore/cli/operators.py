@@ -20,8 +20,8 @@ from petstore.wording import when
 def operators() -> None:
     """Add, list and revoke operators, who may sign in to the console.
 
-    The audit log shows their names. An operator's token is shown only once, when it is created. Only its hash is
-    stored. Changes take effect with the next request to a running console.
+    The audit log shows their names. Each operator's token is shown only once, when it is created, because only its hash
+    is stored. Changes take effect with the next request to a running console.
     """
 
 
@@ -31,22 +31,22 @@ def operators() -> None:
               help="Operators can change everything. Viewers cannot change anything.")  # fmt: skip
 @data_options
 def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
-    """Add an operator and print a token for the console. The token is shown only once.
+    """Add an operator and print the operator's token for the console. The token is shown only once.
 
-    NAME is this person's name in the audit log.
+    NAME is the operator's name in the audit log.
 
     \b
     Example:
       petstore operators add ada
 
-    If the token is lost, revoke the operator, and then add an operator with the same name.
+    If the token is lost, revoke the operator, and then add the operator again with the same name.
     """
     operator, token = act(where, lambda backends: admin(backends, "live").operators.add(name, role), access="create")
     url = recorded_console(where["data"])
     Output(
         {**msgspec.structs.asdict(operator), "token": token},
         f"{operator.name} can sign in to the console at {url} with this token:",
-        f"\n  {token}\n\nKeep it safe. It will not be shown again.",
+        f"\n  {token}\n\nKeep this token safe. It will not be shown again.",
         as_typed("If the console is not running, start it with `petstore console`."),
         remedy="Revoke this operator, and add a new one with the same name.",
     ).print(as_json)
@@ -66,7 +66,7 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The operator's token stops working, and all of the operator's sessions end.
+    """Revoke an operator. The operator's token stops working and all of their sessions end.
 
     NAME is the operator's name, as shown by operators list.
     """

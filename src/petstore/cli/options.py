@@ -26,14 +26,14 @@ URL_FILE_MAX = 64 * 1024  # bytes
 
 
 class Command(click.Command):
-    """A command whose help page replaces the options that are documented elsewhere with a one-line summary.
+    """A command whose help page shows one line in place of the options that are documented on another page.
 
-    Its error messages suggest commands that operators can type exactly as printed.
+    Commands in its error messages are rewritten, so that operators can type them exactly as printed.
     """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS
     title = "Backend options"
-    pointer = ("--data, --store, --gate", "The data to act on: see petstore help backends.")
+    pointer = ("--data, --store, --gate", "The data to use. See petstore help backends.")
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -65,12 +65,12 @@ class Group(click.Group):
 
 def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> click.UsageError:
     alike = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {alike[0]}?" if alike else f"give one of {', '.join(known)}."
+    hint = f"did you mean {alike[0]}?" if alike else f"use one of {', '.join(known)}."
     return click.UsageError(f"No such command '{name}': {hint}", ctx)
 
 
 class WholeNumber(click.IntRange):
-    """A whole number within bounds. Error messages state the bounds, but the help page does not."""
+    """A whole number in a range. Error messages state the range, but the help page does not."""
 
     name = "n"
 
@@ -90,7 +90,7 @@ class WholeNumber(click.IntRange):
 
 
 class Int64(click.ParamType[int]):
-    """A 64-bit integer. Error messages and the help page do not spell out the 64-bit range."""
+    """A 64-bit integer. Neither error messages nor the help page spell out the 64-bit range."""
 
     name = "integer"
 
@@ -131,7 +131,7 @@ class Time(click.ParamType[float]):
 
 
 class Duration(click.ParamType[float]):
-    """A duration such as 90d, converted to seconds. If `never` is true, the word "never" is converted to infinity."""
+    """A duration such as 90d, converted to seconds. If `never` is true, "never" is also accepted, meaning infinity."""
 
     name = "duration"
 
@@ -152,13 +152,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def backend_options(command: F) -> F:
-    """Adds the options that choose the data, such as --data, --store and --gate. See `settings_from`."""
+    """Adds the options that select the data, such as --data, --store and --gate. See `settings_from`."""
     for option in (
         click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
                      metavar="FILE", hidden=True,
-                     help="For tests: a file that contains the number of seconds to add to the clock."),
+                     help="For tests. A file that contains the number of seconds to add to the clock."),
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
-                     help="Set this if PostgreSQL is behind PgBouncer in transaction mode."),
+                     help="Use this if PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
                      help="A file that contains the gate's URL. This keeps the password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
@@ -175,14 +175,14 @@ def backend_options(command: F) -> F:
 
 
 def data_options(command: F) -> F:
-    """Adds the backend options and --json, for commands that print data."""
+    """Adds the backend options and --json to a command that prints data."""
     return backend_options(json_option(command))
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Builds settings from a command's options, including the URLs in --store-file and --gate-file.
+    """Returns the settings that a command's options specify. Reads the URLs in --store-file and --gate-file.
 
-    Raises OperatorError if a URL or a file is invalid.
+    Raises OperatorError if a URL or a file is invalid, or if options conflict.
     """
     settings = dict(options)
     for name in ("store", "gate"):
@@ -193,7 +193,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def url_of(name: str, url: str | None, file: Path | None) -> str | None:
-    """Returns the URL from an option such as --store, or from the file given with --store-file.
+    """Returns the URL given with an option such as --store, or the URL in the file given with --store-file.
 
     Raises OperatorError if the options conflict or the file is invalid.
     """
@@ -211,7 +211,7 @@ def check_settings(settings: Settings) -> None:
 def check_parent(file: Path) -> None:
     """Raises OperatorError if the directory for a new file does not exist.
 
-    Ignores other errors, because they will be reported when the file is created.
+    Ignores other errors, because creating the file will report them.
     """
     try:
         file.parent.stat()
@@ -234,10 +234,10 @@ def _overrides(name: str, url: str | None) -> bool:
 
 
 def _url_in(file: Path, subject: str) -> str:
-    """Returns the URL in a file. Error messages do not repeat it, because it may contain a password."""
+    """Returns the URL in a file. Error messages do not show the file's contents, which may include a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # the read is limited, in case the file is endless
+            with file.open("rb") as source:  # limit the read in case the file is endless
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None
@@ -252,9 +252,9 @@ def limit_option(default: int, most: int = 10_000) -> Callable[[F], F]:
 
 
 def confirm(question: str, yes: bool, *listed: str) -> None:
-    """Asks the operator to confirm, unless --yes was given. On a terminal, prints the lines in `listed` first.
+    """Asks the operator to confirm, unless --yes was given. On a terminal, first prints the lines in `listed`.
 
-    Raises OperatorError unless the answer is yes.
+    Raises OperatorError if the answer is anything but yes.
     """
     if yes:
         return
@@ -266,7 +266,7 @@ def confirm(question: str, yes: bool, *listed: str) -> None:
         except click.Abort:  # Ctrl-C or Ctrl-D
             click.echo(err=True)
             confirmed, question = False, ""
-    else:  # scripts see only the error message, so include the question
+    else:  # a script sees only the error message, so include the question
         confirmed = sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
         question += " "
     if not confirmed:

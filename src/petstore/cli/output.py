@@ -1,4 +1,4 @@
-"""Prints the output of commands: tables, fields, JSON, CSV, secrets and progress bars."""
+"""Prints what commands output: tables, fields, JSON, CSV, secrets and progress bars."""
 
 import contextlib
 import csv
@@ -14,32 +14,32 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # characters; tables are at least this wide, even if the terminal is narrower
-CLOSE_WIDTH = 100  # characters; in narrower terminals, columns are one space apart instead of two
-ID_MAX = 20  # characters; longer values in a table are not ids and may be wrapped
+MIN_WIDTH = 80  # characters; a table may be this wide even if the terminal is narrower
+CLOSE_WIDTH = 100  # characters; in a narrower terminal, one space separates columns instead of two
+ID_MAX = 20  # characters; a longer value in a table is not an id and may be wrapped
 
 
 def use_utf8() -> None:
-    """Sets standard output to UTF-8, regardless of the terminal's encoding, because programs may read the output."""
+    """Sets standard output to UTF-8, regardless of the locale, because programs may read the output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
 
 class _Terminal(io.TextIOBase):
-    """Standard output with control characters escaped, because a terminal would interpret them."""
+    """Writes to standard output and escapes control characters, because a terminal would interpret them."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(printable_lines(text))
 
 
 def data_output() -> TextIO:
-    """Returns a stream that writes data to standard output. On a terminal, it escapes control characters."""
+    """Returns a stream that writes to standard output and, on a terminal, escapes control characters."""
     use_utf8()
     return cast(TextIO, _Terminal()) if sys.stdout.isatty() else sys.stdout
 
 
 class Table(NamedTuple):
-    """A table. Ids in the first column and in the `whole` columns are not wrapped, so that operators can copy them."""
+    """A table. To make ids easy to copy, ids in the first column and in the `whole` columns are not wrapped."""
 
     columns: Sequence[str]
     rows: list[list[str]]
@@ -48,17 +48,17 @@ class Table(NamedTuple):
 
 
 class Csv(NamedTuple):
-    """A table for spreadsheets and programs."""
+    """A table that is printed as CSV, for spreadsheets and programs."""
 
     columns: Sequence[str]
     rows: list[list[str | int]]
 
 
 class Output:
-    """A command's output: `data` with --json, or `parts` without it. Parts are sentences, fields, tables and CSV."""
+    """A command's output. With --json, this is `data`. Otherwise, it is `parts`: sentences, fields, tables and CSV."""
 
     def __init__(self, data: Any, *parts: str | dict[str, str] | Table | Csv, more: str = "", remedy: str = "") -> None:
-        """`more` is the option that shows the next page. `remedy` says what to do if a secret could not be printed."""
+        """`more` names the option that shows more results. `remedy` says what to do if a secret cannot be printed."""
         self._data = data
         self._parts = parts
         self._more = more
@@ -91,7 +91,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     from rich.table import Table
     from rich.text import Text
 
-    # Output to a pipe or a file is not wrapped, because scripts may read it.
+    # Do not wrap output to a pipe or a file, because scripts may read it.
     width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
     table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
@@ -111,7 +111,7 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def printing_secret(remedy: str) -> Iterator[None]:
-    """Wraps code that prints a secret. Raises OperatorError with the remedy if printing fails."""
+    """Wraps code that prints a secret. If printing fails, raises OperatorError with the remedy."""
     if getattr(sys.stdout, "name", "") == os.devnull:  # `petstore.cli.main` replaces a closed stream with /dev/null
         raise OperatorError(f"standard output is closed, so the secret is lost. {remedy}")
     try:
@@ -131,7 +131,7 @@ def progress(label: str, length: int) -> contextlib.AbstractContextManager[Any]:
 def reaching(bar: Any) -> Callable[[int], None]:
     """Returns a function that moves a progress bar to an absolute position.
 
-    The function remembers the position itself, because `bar.pos` lags behind.
+    The function keeps track of the position, because `bar.pos` lags behind.
     """
     reached = 0
 

@@ -47,8 +47,8 @@ from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.wording import counted, printable, when
 
-NAMED_MAX = 10  # maximum number of ids in a message
-KEPT_IDS_MAX = 1_000  # maximum number of ids in JSON output
+NAMED_MAX = 10  # the maximum number of ids in a message
+KEPT_IDS_MAX = 1_000  # the maximum number of ids in JSON output
 
 
 IMPORT_HELP = f"""Add all animals from FILE, which is a .jsonl, .ndjson, .csv or .json file, or - for standard input.
@@ -58,12 +58,12 @@ IMPORT_HELP = f"""Add all animals from FILE, which is a .jsonl, .ndjson, .csv or
 .csv starts with a header line:       {",".join(IMPORTED)}
 .json contains one array of objects.
 A .csv file may use semicolons or tabs instead of commas.
-The id, added_by and added_at fields of an export are ignored. The catalogue assigns new ids.
+Animals get new ids. The id, added_by and added_at fields of an exported file are ignored.
 
 The whole file is checked first. If any row is bad, nothing is added. Animals become visible as they are added, and
-clients can create animals in the meantime. After an interruption, run the same command again to resume the import. If a
-file with the same content has already been imported, the command asks for confirmation. To list imports, use pets
-imports. To undo one, use pets undo-import. With --dry-run, the exit code is 1 if FILE cannot be imported.
+clients can create animals during the import. After an interruption, run the same command again to resume the import.
+If a file with the same content has already been imported, the command asks for confirmation. To list imports, use pets
+imports. To undo an import, use pets undo-import. With --dry-run, the exit code is 1 if FILE cannot be imported.
 """
 
 
@@ -91,7 +91,7 @@ def import_(
 ) -> None:
     name = "standard input" if str(file) == "-" else str(file)
     if str(file) == "-" and written_as is None:
-        raise OperatorError("standard input has no file name; give --format jsonl, csv or json")
+        raise OperatorError("standard input has no file name; use --format jsonl, csv or json")
     written_as = written_as or format_of(name)
     try:
         with _spooled(file, name) as source:
@@ -115,7 +115,7 @@ def import_(
 
 
 def _begin(where: Mapping[str, Any], environment: Environment, name: str, checked: Checked, yes: bool) -> Import:
-    """Begins or resumes an import. Asks for confirmation if a file with the same content has already been imported."""
+    """Begins or resumes an import. If a file with the same content was imported before, asks for confirmation."""
     repeats = ""
 
     async def begin(backends: Backends) -> Import:
@@ -139,9 +139,9 @@ def _warn(checked: Checked) -> None:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Opens a file that will be read more than once. Copies it first if it is not seekable, for example a pipe.
+    """Opens a file for reading it more than once. Copies a pipe or any other file that is not seekable.
 
-    Raises OperatorError if the file is a device, which may be endless. A terminal is allowed as standard input.
+    Raises OperatorError if the file is a device, which might be endless. Standard input can also be a terminal.
     """
     with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
@@ -162,10 +162,10 @@ def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
 def _opened(file: Path) -> BinaryIO:
     """Opens a file. Raises OperatorError if permission is denied or the file is a device.
 
-    If permission is denied, the message names the current user, which may not be the user that the operator expects.
+    If permission is denied, the message names the current user, because the operator might expect a different user.
     """
     try:
-        _check_not_device(file.stat(), str(file))  # check first, because opening some devices has side effects
+        _check_not_device(file.stat(), str(file))  # check before opening, because opening some devices has side effects
         return file.open("rb")
     except PermissionError:
         try:
@@ -174,7 +174,7 @@ def _opened(file: Path) -> BinaryIO:
             user = f"uid {os.geteuid()}"
         raise OperatorError(
             f"{file}: the user {user} does not have permission to read this file;"
-            " change its mode, or pipe the file in and give - as FILE"
+            " change the file's permissions, or pipe the file in and use - as FILE"
         ) from None
 
 
@@ -221,7 +221,7 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     if earlier is not None and earlier.state == "done":
         sentences.append(f"The file has already been imported: {described_import(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"The import of this file is {earlier.state}: {described_import(earlier)}.")
+        sentences.append(f"An import of this file is {earlier.state}: {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)
@@ -243,7 +243,7 @@ async def imports(backends: Backends, environment: Environment, limit: int) -> O
 
 
 class _Undoing(NamedTuple):
-    """An import, and how much of it has been undone."""
+    """An import, and how many of its animals have been removed or kept."""
 
     environment: Environment
     imported: Import
@@ -256,7 +256,7 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import added, except animals that were changed after the import.
+    """Remove the animals that an import added, except animals that have been changed since.
 
     IMPORT is the import's id, as shown by pets imports. After an interruption, run the same command again to resume.
     """
@@ -281,13 +281,13 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        sentences.append(f"{counted(kept, 'animal')} not removed because of changes after the import. Ids: {ids}")
+        sentences.append(f"Kept {counted(kept, 'animal')} with later changes. Ids: {ids}")
     Output(data, *sentences).print(as_json)
 
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Finds an import in either environment. Raises OperatorError if it does not exist."""
-    # PostgreSQL rejects strings with U+0000 or lone surrogates, so do not look them up.
+    # Ids are printable ASCII. PostgreSQL rejects some other strings, such as those with U+0000 or lone surrogates.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:
@@ -300,7 +300,7 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
-    stay = f" {counted(kept, 'animal')} will not be removed because of changes after the import." if kept else ""
+    stay = f" {counted(kept, 'animal')} with later changes will be kept." if kept else ""
     of_import = f"added by {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 
@@ -312,13 +312,13 @@ def _question(undoing: _Undoing) -> str:
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write all animals to FILE, a .jsonl or .csv file. If FILE is -, write JSON lines to standard output."""
+    """Write all animals to FILE, a .jsonl or .csv file. If FILE is -, writes JSON lines to standard output."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)
         check_target(file, data_dir.trusted_users(where["data"]))
     if str(file) != "-" and not force and os.path.lexists(file):
-        raise OperatorError(f"{file} already exists; choose another name, or use --force to replace it")
+        raise OperatorError(f"{file} already exists; choose another name, or replace it with --force")
 
     async def write(backends: Backends, target: IO[str]) -> int:
         store = backends.stores[environment]

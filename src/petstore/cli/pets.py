@@ -31,7 +31,7 @@ from petstore.wording import counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAMED_MAX = 10  # maximum number of ids in a message
+NAMED_MAX = 10  # the maximum number of ids in a message
 
 
 @click.group(cls=Group)
@@ -50,7 +50,7 @@ def added_options(command: F) -> F:
     for option in (
         click.option("--until", type=Time(), metavar="TIME", help="Select animals added before this time (UTC)."),
         click.option("--since", type=Time(), metavar="TIME",
-                     help="Select animals added at this time (UTC) or later, for example 2026-11-18T14:00:00Z."),
+                     help="Select animals added at or after this time (UTC), for example 2026-11-18T14:00:00Z."),
         click.option("--added-by", default="", metavar="KEY|IMPORT|OPERATOR",
                      help="Select animals added by this key, import or operator."),
     ):  # fmt: skip
@@ -96,7 +96,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
     total = []
     if found and query != PetQuery():
         matching, beyond = await store.pets.count_below(query, INT64_MAX)
-        # The total is unknown if there are more animals than one query can search.
+        # Do not print the total if there are more animals than one query can search.
         total = [] if beyond else [f"\n{counted(matching, 'animal')} {'matches' if matching == 1 else 'match'}."]
     return Output(found, table, *total, more=f"--after {start}" if more else "")
 
@@ -153,7 +153,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
     changes = {name: value for name, value in values.items() if value is not None}
     if not changes:
         *others, last = (f"--{name.replace('_', '-')}" for name in values)
-        raise OperatorError(f"nothing to change: give {', '.join(others)} or {last}")
+        raise OperatorError(f"nothing to change; use {', '.join(others)} or {last}")
     await _existing(backends, environment, [pet_id])
     pet = await admin(backends, environment).pets.update(pet_id, PetChanges(**changes))
     return Output(pet, _line(pet))
@@ -169,7 +169,7 @@ async def set_status(
 ) -> Output:
     """Change the status of one or more animals. ID… are their ids, as shown by pets list.
 
-    STATUS is available, pending or sold. With --json, the output is a list, or a single object if there is only one ID.
+    STATUS is available, pending or sold. With --json, prints an object for a single ID, and a list for several.
 
     \b
     Example:
@@ -180,22 +180,22 @@ async def set_status(
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
-@pets.command(short_help="Remove animals, by id or by who added them.")
+@pets.command(short_help="Remove animals by id, or by who added them.")
 @click.argument("pet_ids", metavar="[ID…]", type=Int64(), nargs=-1)
 @env_option
 @added_options
-@click.option("--also-edited", is_flag=True, help="With --added-by: also remove animals that an operator has changed.")
+@click.option("--also-edited", is_flag=True, help="With --added-by, also remove animals that an operator has changed.")
 @yes_option
 @data_options
 def remove(
     pet_ids: tuple[int, ...], environment: Environment, added_by: str, since: float | None, until: float | None,
     also_edited: bool, yes: bool, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Remove animals, either by their ids or by who added them. To restore them, use pets restore.
+    """Remove animals, either by id or by who added them. To restore them, use pets restore.
 
-    ID… are the animals' ids, as shown by pets list. With --added-by, the command counts the animals and asks for
-    confirmation. It skips animals that are added in the meantime and, unless --also-edited is given, animals that an
-    operator has changed.
+    ID… are the animals' ids, as shown by pets list. With --added-by, the command counts the animals before it asks for
+    confirmation, and does not remove animals that are added later. It also keeps animals that an operator has changed,
+    unless --also-edited is given.
 
     \b
     Examples:
@@ -212,7 +212,7 @@ def remove(
     if since is not None or until is not None or also_edited:
         raise OperatorError("--since, --until and --also-edited require --added-by")
     if not pet_ids:
-        raise OperatorError("nothing to remove; give ids or --added-by")
+        raise OperatorError("nothing to remove; specify ids or use --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
     removed = act(where, lambda backends: admin(backends, environment).pets.remove(pet_ids), access="write")
@@ -223,7 +223,7 @@ def remove(
 def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
-    """Asks for confirmation and removes the matching animals. Raises OperatorError if no animals match."""
+    """Removes the matching animals after asking for confirmation. Raises OperatorError if no animals match."""
     found = act(where, lambda backends: admin(backends, environment).pets.count_added(query))
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
@@ -232,7 +232,7 @@ def _remove_added(
         raise OperatorError(
             f"there are no animals {added_in_words(query)}" + (f", apart from {edited}" if kept else "")
         )
-    stay = f" {edited} will not be removed. Use --also-edited to remove them too." if kept else ""
+    stay = f" {edited} will not be removed. To remove them as well, use --also-edited." if kept else ""
     confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
     query = query._replace(unedited=not also_edited)
 
@@ -254,11 +254,11 @@ def _remove_added(
 @env_option
 @on_data("write")
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
-    """Restore removed animals as they were, with the same ids.
+    """Restore removed animals unchanged, with the same ids.
 
     ID… | REMOVAL is either a list of animal ids or one removal id, as printed by pets remove. To find these ids, use
-    audit --what "remove animal". If one of the animals cannot be restored, the command does not restore any of them.
-    Animals that undo-import has removed cannot be restored. Import the file again instead.
+    audit --what "remove animal". If any animal in a list of ids cannot be restored, the command restores none. Animals
+    removed by undo-import cannot be restored. To get them back, import the file again.
 
     \b
     Examples:
@@ -276,7 +276,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Returns its argument. Raises OperatorError if there is more than one id, or if PostgreSQL would reject the id."""
+    """Returns the argument. Raises OperatorError if it has more than one id, or an id that PostgreSQL would reject."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
@@ -285,7 +285,7 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
 
 
 async def _existing(backends: Backends, environment: Environment, pet_ids: Sequence[int]) -> list[Pet]:
-    """Returns the animals with these ids, without duplicates. Raises OperatorError if one does not exist."""
+    """Returns the animals with these ids, without duplicates. Raises OperatorError if any of them does not exist."""
     found = {pet_id: await backends.stores[environment].pets.get(pet_id) for pet_id in pet_ids}
     missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:

@@ -37,20 +37,20 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds to wait before logging that the store is still opening
+OPENING_LOGGED_AFTER = 3.0  # seconds before the log says that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
 
 def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns origins as browsers send them: in lower case and without the default port."""
+    """Returns origins as browsers send them, in lower case and without the default port."""
     return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
 
 
 def _setting(
     option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
 ) -> Callable[[F], F]:
-    """Returns an option that sets the setting with the same name. Numbers are limited to the setting's range."""
+    """Returns the option for the setting with the same name. A number must be in the setting's range."""
     name = option.removeprefix("--").replace("-", "_")
     kind = value or WholeNumber(*RANGES[name])
     return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
@@ -62,9 +62,9 @@ def _setting(
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
               type=WholeNumber(*RANGES["workers"]), help="Number of worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients use. Absolute links use this address.")
+@click.option("--public-url", metavar="URL", help="The address that clients use. Also used in absolute links.")
 @click.option("--staging-url", metavar="URL",
-              help="A separate address for staging, which is then available at /v1 on that address.")  # fmt: skip
+              help="A separate address for staging, which is then available under /v1 at that address.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
 @click.option("--access-log", is_flag=True, help="Log every request.")
@@ -76,25 +76,25 @@ def _setting(
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True,
               help="Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")  # fmt: skip
-@_setting("--address-per-minute", "Maximum number of requests without a valid key, per minute and client address.")
-@_setting("--connections-per-address", "Maximum connections from each client address, per worker.")
+@_setting("--address-per-minute", "Maximum requests per minute without a valid key, for each client address.")
+@_setting("--connections-per-address", "Maximum connections from each client address to each worker.")
 @_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban lasts twice as long.")
 @_setting("--ban-ceiling", "Maximum length of a ban, in seconds.")
-@_setting("--ban-strikes", "Number of consecutive refused requests before a key is banned.",
+@_setting("--ban-strikes", "Maximum consecutive refused requests. One more bans the key.",
           show_default="the key's per-minute limit, at most 1,000")  # fmt: skip
 @_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
           click.Choice(["degrade", "refuse"]))  # fmt: skip
-@_setting("--postgres-pool", "Maximum connections to PostgreSQL, per worker.")
-@_setting("--usage-days", "How many days to keep hourly usage.")
+@_setting("--postgres-pool", "Maximum connections from each worker to PostgreSQL.")
+@_setting("--usage-days", "Number of days to keep hourly usage.")
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if none exists, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True,
               help="Before starting, fill an empty data directory with example animals, keys and usage.")  # fmt: skip
 def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
-    """Start the service and run until Ctrl-C or SIGTERM. SIGHUP reloads without dropping requests.
+    """Start the service, which runs until Ctrl-C or SIGTERM. SIGHUP reloads it without dropping requests.
 
-    A reload loads new code, and rereads the certificate, its private key, --store-file and --gate-file. Changes to
-    other options and variables require a restart.
+    A reload loads new code. It also rereads the certificate, its private key, and the files given with --store-file and
+    --gate-file. Changes to other options and variables require a restart.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
       petstore serve --host 0.0.0.0 --port 80 --workers 4 --public-url https://api.example.com
       petstore serve --tls-cert fullchain.pem --tls-key key.pem --port 443
 
-    Each option can also be set with an environment variable, such as PETSTORE_PORT or PETSTORE_WORKERS.
+    You can also set each option with an environment variable, such as PETSTORE_PORT or PETSTORE_WORKERS.
     """
     logs.configure()
     if is_reload():
@@ -130,14 +130,14 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     if is_second:
         click.echo(
             "Another service, console or command is using this data directory."
-            " Both will use the same animals, keys and limits.",
+            " It shares all animals, keys and limits with this service.",
             err=True,
         )
     service.serve(settings)
 
 
 def _take_over(options: dict[str, Any]) -> None:
-    """Replaces the previous workers, which serve requests until the new workers start.
+    """Replaces the previous workers, which keep serving requests until the new workers have started.
 
     If the new workers cannot start, the previous workers keep running.
     """
@@ -147,13 +147,13 @@ def _take_over(options: dict[str, Any]) -> None:
         asyncio.run(_check_stores(settings))
         service.serve(settings)
     except Exception as error:
-        if not is_reload():  # the previous workers have already stopped
+        if not is_reload():  # the supervisor has already taken over the previous workers
             raise
         service.keep_previous_workers(error)
 
 
 def asgi() -> service.AsgiService:
-    """Returns the service as an application for another ASGI server. It is configured with PETSTORE_* variables.
+    """Returns the service as an application for another ASGI server. PETSTORE_* variables configure the service.
 
     Example: uvicorn --factory petstore.cli.serve:asgi
     """
@@ -192,8 +192,8 @@ def _prepare_data(settings: Settings) -> None:
 async def _check_stores(settings: Settings) -> None:
     """Waits until the schema is up to date.
 
-    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores an unavailable
-    store, because it may soon be available again.
+    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores an outage, because
+    it may soon be over.
     """
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
@@ -219,7 +219,7 @@ async def _check_reload(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _required(name: str, url: str | None) -> Iterator[None]:
-    """If a URL is given, converts Unavailable to OperatorError. Otherwise, suppresses Unavailable."""
+    """Converts Unavailable to OperatorError if `url` is given, and suppresses it otherwise."""
     try:
         yield
     except Unavailable as error:
@@ -228,7 +228,7 @@ def _required(name: str, url: str | None) -> Iterator[None]:
 
 
 async def _check_urls(settings: Settings) -> None:
-    """Raises OperatorError if a URL is invalid or a package is missing. Runs before anything is created."""
+    """Raises OperatorError if a URL is invalid or a package is missing. Called before any file is created."""
     if settings.gate is not None:
         await open_gate_for(_without_fallback(settings)).close()
     if settings.store is not None:
@@ -236,12 +236,12 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """Returns settings that disable the gate's fallback, which would hide a Redis outage and create a file."""
+    """Returns the settings without the gate's fallback, because it would hide a Redis outage and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
 async def _wait_for_schema(backends: Backends) -> None:
-    """Waits until the schema is up to date. There is no timeout, because an interrupted migration would start over.
+    """Waits until the schema is up to date. There is no timeout, because an interrupted migration has to start over.
 
     Raises Unavailable if a store does not respond. Raises OperatorError if a store cannot be used, for example because
     a copy is unfinished.
@@ -249,7 +249,7 @@ async def _wait_for_schema(backends: Backends) -> None:
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # unlike queries that serve requests, this has no timeout
+            await store.transfer.rows(COUNTERS, None, 1)  # unlike a query that serves a request, this has no timeout
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
@@ -260,9 +260,9 @@ def _log_opening() -> None:
 
 
 async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, str] | None:
-    """Creates a key on the free plan if there are no keys yet, and returns its secret.
+    """If there are no keys yet, creates a key on the free plan and returns its secret.
 
-    Returns an empty dictionary if there are keys already. Returns None if there are no keys and `create` is false.
+    Returns an empty dictionary if keys already exist, and None if there are no keys and `create` is false.
     """
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         await _wait_for_schema(backends)
@@ -274,13 +274,13 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
         key = new_key("live", "free", now=time.time(), name="first key")
         secret = mint("live")
         entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
-        # If several nodes start at the same time, only one of them adds the key.
+        # If several nodes start at the same time, `only_first` allows only one of them to add the key.
         is_added = await backends.stores["live"].keys.add(key, digest_of(secret), entry, only_first=True)
         return {"live": secret} if is_added else {}
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the demo data and returns the secrets of its keys. Returns no secrets if the demo data already exists.
+    """Creates the demo data and returns a secret for each environment, or none if the data already exists.
 
     Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example
     because an earlier start was interrupted.
@@ -291,13 +291,13 @@ async def _demo_keys(settings: Settings) -> dict[Environment, str]:
         if not await _can_be_filled(backends, settings.data):
             return {}
     async with Backends(settings, alone=True, bounds=OPERATOR_BOUNDS) as backends:
-        if not await _can_be_filled(backends, settings.data):  # another process has created the data in the meantime
+        if not await _can_be_filled(backends, settings.data):  # another process has just created the data
             return {}
         return await demo_data.fill(backends.stores, backends.gate, time.time())
 
 
 async def _can_be_filled(backends: Backends, data: Path) -> bool:
-    """Returns True if both environments are empty, and False if both contain the demo data.
+    """Returns True if both environments are empty, and False if both already contain the demo data.
 
     Raises OperatorError if an environment contains other data.
     """
@@ -306,5 +306,5 @@ async def _can_be_filled(backends: Backends, data: Path) -> bool:
     if not any([await demo_data.has_data(store) for store in stores]):
         return True
     if not all([await demo_data.is_demo(store) for store in stores]):
-        raise OperatorError(f"--demo: {data} already contains other data; choose another --data, or omit --demo")
+        raise OperatorError(f"--demo: {data} contains other data; use another --data directory, or omit --demo")
     return False

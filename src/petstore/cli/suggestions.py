@@ -1,7 +1,7 @@
-"""Rewrites the commands in messages, so that operators can type them as printed.
+"""Completes the commands in messages, so that operators can type the commands exactly as printed.
 
-Messages contain commands in backticks, such as `petstore WORDS`, with placeholders in capital letters. `as_typed`
-rewrites these commands before a message is printed. `suggestion` returns a single command, to be printed on its own.
+In a message, a command is in backticks, such as `petstore WORDS`, and its placeholders are in capital letters.
+`as_typed` completes all commands in a message. `suggestion` returns a single command, to be printed by itself.
 """
 
 import re
@@ -16,23 +16,23 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
-RUNNING = ("serve", "console")  # these keep running, so operators need another terminal
+RUNNING = ("serve", "console")  # these keep running, so operators enter other commands in another terminal
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
 def as_typed(message: str) -> str:
-    """Rewrites the commands in a message so that they use the same data as the current command."""
+    """Completes the commands in a message, so that they use the same data as the current command."""
     return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
 
 
 def suggestion(words: str, options: str | None = None) -> str:
-    """Returns a command that also works in another terminal. By default, it includes the current backend options."""
+    """Returns a command that also works in another terminal. `options` defaults to the current backend options."""
     chosen = _given_options() if options is None else options
     return f"{_program()} {words}" + (f" {chosen}" if chosen else "")
 
 
 def is_given(name: str) -> bool:
-    """Returns whether the operator set this option, either on the command line or with an environment variable."""
+    """Returns whether the operator set this option on the command line or with an environment variable."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source(name) if context else None
     return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -41,8 +41,8 @@ def is_given(name: str) -> bool:
 def _given_options() -> str:
     """Returns the backend options that the operator set, and --data if the command must run in another terminal.
 
-    Includes options set with environment variables, and makes all paths absolute. The other terminal may not have the
-    same variables or the same current directory.
+    Includes options set with environment variables, and makes all paths absolute, because the other terminal might have
+    different variables or a different current directory.
     """
     names = {name for name in BACKEND_OPTIONS if is_given(name)}
     context = click.get_current_context(silent=True)
@@ -60,7 +60,7 @@ def _given_options() -> str:
 
 
 def _program() -> str:
-    """Returns the command that starts this program: `petstore` if it is on PATH, or its path otherwise."""
+    """Returns `petstore` if it is on PATH, and otherwise a command that starts this program by its path."""
     if shutil.which("petstore"):
         return "petstore"
     called = Path(sys.argv[0])

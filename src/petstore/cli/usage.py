@@ -1,4 +1,4 @@
-"""`petstore usage`: shows how many requests each key has sent, in a table with sparklines."""
+"""`petstore usage`: shows how many requests each key has sent, as numbers and sparklines."""
 
 import time
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from petstore.wording import when
 LEVELS = "▁▂▃▄▅▆▇█"
 NO_REQUESTS = "·"
 OPERATION_NAMES = [each.name for each in OPERATIONS]
-SPARKLINE_MAX = 30  # characters; a longer sparkline would make table rows too wide for a terminal
+SPARKLINE_MAX = 30  # characters; with longer sparklines, table rows would not fit in a terminal
 KEY_ANSWERS: dict[ResponseClass, str] = {
     "ok": "ok", "client_error": "4xx", "refused": "429", "banned": "banned", "server_error": "5xx"
 }  # fmt: skip
 
 
 class Period(NamedTuple):
-    """The period to show. `name` is used in tables, and `in_words` in sentences."""
+    """The period to show. Tables use `name`, and sentences use `in_words`."""
 
     span: Span
     end: float
@@ -43,7 +43,7 @@ class Period(NamedTuple):
 @click.command(cls=Command)
 @click.argument("key_id", metavar="[KEY_ID]", required=False, shell_complete=key_ids)
 @env_option
-@click.option("--span", type=click.Choice(list(SPANS)), help="The period to show, ending now.  [default: day]")
+@click.option("--span", type=click.Choice(list(SPANS)), help="Show the last hour, day, week or month.  [default: day]")
 @click.option("--month", type=Month(), metavar="YYYY-MM", help="Show a calendar month (UTC) instead of --span.")
 @limit_option(20)
 @click.option("--operation", type=click.Choice(OPERATION_NAMES), help="Count only requests for this operation.")
@@ -67,11 +67,11 @@ async def usage(
       petstore usage key_7Gh2kP0sLq9Z --span week
       petstore usage --operation getPet --span month
 
-    For billing, use "admitted". It counts all requests so far, except those refused with 429. A running service updates
-    the counts of 429s and errors every five seconds.
+    For billing, use the "admitted" column, which counts all requests so far, except those refused with 429. A running
+    service updates the numbers of 429 responses and errors every five seconds.
 
-    --csv prints a row for every key, even for keys without requests. It includes both environments unless --env is
-    given. The operation columns add up to "admitted". "other" counts requests for an unknown path or method.
+    --csv prints a row for every key, including unused keys, in both environments unless --env is given. The operation
+    columns add up to "admitted". The "other" column counts requests for an unknown path or method.
     """
     if span and month:
         raise click.UsageError("--span cannot be combined with --month.")
@@ -126,12 +126,12 @@ async def _busiest(
 
 
 def _check_all_keys() -> None:
-    """Raises UsageError if --csv is combined with an option that selects keys or another format."""
+    """Raises UsageError if --csv is combined with KEY_ID or with an option that selects rows or another format."""
     for param in click.get_current_context().command.params:
         if param.name in ("key_id", "limit", "operation", "after", "as_json") and _is_given(param.name):
             shown = param.opts[0] if isinstance(param, click.Option) else "KEY_ID"
             raise click.UsageError(
-                f"--csv prints every key and every operation, so it cannot be combined with {shown}."
+                f"--csv cannot be combined with {shown}. It always prints every key and every operation."
             )
 
 
@@ -181,11 +181,11 @@ async def _collect(backends: Backends, key_ids: Sequence[str] | None = None) -> 
     try:
         await backends.collect_admissions(time.time(), key_ids)
     except Unavailable as error:
-        click.echo(f"WARN the most recent requests are not counted: {error}", err=True)
+        click.echo(f"WARN the counts do not include the most recent requests: {error}", err=True)
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """Returns a sparkline with one character for each value or group of values. A dot means no requests."""
+    """Returns a sparkline with one character per value or per group of consecutive values. A dot means no requests."""
     group = -(-len(values) // SPARKLINE_MAX) or 1
     sums = [sum(values[start : start + group]) for start in range(0, len(values), group)]
     top = max(sums, default=0)

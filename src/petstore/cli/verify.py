@@ -1,4 +1,4 @@
-"""`petstore verify`: checks a deployment through the addresses that clients use."""
+"""`petstore verify`: checks a deployment over HTTP, as its clients see it."""
 
 import time
 
@@ -23,7 +23,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--key",
     envvar="PETSTORE_VERIFY_KEY",
     metavar="KEY",
-    help="An API key that nothing else uses. To keep it out of the process list, set PETSTORE_VERIFY_KEY instead.",
+    help="An API key that no client uses. To keep it out of the process list, set PETSTORE_VERIFY_KEY instead.",
 )
 @click.option(
     "--also",
@@ -35,15 +35,15 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--limit-key",
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
-    help="A second API key, limited to between 10 and 200 requests per minute, for checking rate limits."
-    " Can also be set with PETSTORE_VERIFY_LIMIT_KEY.",
+    help="A second API key, for checking rate limits. Its limit must be 10 to 200 requests per minute."
+    " You can set PETSTORE_VERIFY_LIMIT_KEY instead.",
 )
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
     default="contract",
     show_default=True,
-    help="Use spec to check only the requirements of the specification, which apply to every implementation.",
+    help="With spec, check only what the specification requires of every implementation.",
 )
 @click.option("--write", is_flag=True, help="Allow the command to add animals to the live environment.")
 @json_option
@@ -52,10 +52,10 @@ def verify(
 ) -> None:
     """Check that the deployment at URL, including its proxy, keeps the API's promises.
 
-    URL is a base URL that clients use. The command needs no access to the machines. It takes at most two minutes
-    and sends at most 400 requests, plus up to 420 with --limit-key. In the staging environment, it adds animals
-    whose names begin with verify-. In the live environment, it only reads, unless --write is given. To use your own
-    CA certificates, set SSL_CERT_FILE.
+    URL is a base URL that clients use. The command needs no access to the deployment's machines. It takes at most
+    two minutes and sends at most 400 requests, plus up to 420 with --limit-key. In the staging environment, it adds
+    animals whose names begin with verify-. In the live environment, it adds animals only if --write is given. To
+    use your own CA certificates, set SSL_CERT_FILE.
 
     \b
     Exit code:
@@ -95,16 +95,16 @@ def _checked(key: str | None, option: str) -> str:
     """Returns the key. If it is missing or invalid, raises OperatorError with a message that does not repeat it."""
     if not key:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
-        raise OperatorError(f"no API key; give {option} or set {variable}")
+        raise OperatorError(f"no API key; use {option} or set {variable}")
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise OperatorError(f"{option} contains characters that are not valid in an API key")
     return key
 
 
 def _announce(plan: Plan) -> None:
-    beyond = f", and up to {counted(plan.limit_requests, 'request')} with --limit-key" if plan.limit_requests else ""
+    beyond = f", plus up to {counted(plan.limit_requests, 'request')} with the limit key" if plan.limit_requests else ""
     adds = f"It adds animals whose names begin with {NAME}." if plan.writes else "It adds no animals."
-    click.echo(f"This sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
+    click.echo(f"This command sends up to {counted(plan.requests, 'request')}{beyond}. {adds}", err=True)
 
 
 def _lines(results: list[Result]) -> list[str]:
@@ -119,7 +119,7 @@ def _lines(results: list[Result]) -> list[str]:
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
     """Prints instructions for removing the added animals to standard error. Standard output is reserved for results."""
     click.echo(
-        as_typed(f"Added {counted(session.added, 'animal')}. To find the key's id, run `petstore keys identify`."),
+        as_typed(f"Added {counted(session.added, 'animal')}. To find the id of the key, run `petstore keys identify`."),
         err=True,
     )
     environment, since = plan.environment, f"{plan.began:%Y-%m-%dT%H:%M:%SZ}"
