@@ -1,4 +1,4 @@
-"""`python -m tools.advisories`: looks up known vulnerabilities of the pinned versions. Fails if the look-up fails."""
+"""`python -m tools.advisories`: looks up known vulnerabilities of the pinned versions. Fails if the lookup fails."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
 """`python -m prove.attacks.altered NAME[,NAME…] command …`: runs the petstore command with alterations.
 
 Most alterations remove a bound, to show that a proof notices this. Two do not: `lookups=FILE` writes the time of every
-look-up of an unknown key to a file, and `memory_max=BYTES` lowers a bound.
+lookup of an unknown key to a file, and `memory_max=BYTES` lowers a bound.
 """
 
 import os

@@ -1,6 +1,6 @@
 """One address sends thousands of well-formed keys that were never issued, and a valid key.
 
-After the address exceeds its limit, at most ten look-ups per second reach the store. The valid key is never refused.
+After the address exceeds its limit, at most ten lookups per second reach the store. The valid key is never refused.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ def prove(scale: Scale) -> Figures:
             refused, slowest = _send(server, valid, minted[ADDRESS_LIMIT:], seconds)
             took = time.time() - began
             reached = _times(log)[allowed:]
-    hold(allowed == ADDRESS_LIMIT, f"{allowed} look-ups reached the store within the limit of {ADDRESS_LIMIT}")
+    hold(allowed == ADDRESS_LIMIT, f"{allowed} lookups reached the store within the limit of {ADDRESS_LIMIT}")
     most = LOOKUPS_PER_SECOND * (math.ceil(took) + 1)  # the service's seconds do not start with ours
-    hold(len(reached) <= most, f"{len(reached)} look-ups reached the store in {took:.1f} s")
+    hold(len(reached) <= most, f"{len(reached)} lookups reached the store in {took:.1f} s")
     return {"minted": len(minted), "refused": refused, "look-ups over the limit": len(reached),
             "most in a second": max(Counter(map(int, reached)).values()),
             "p99 of the valid key ms": round(slowest, 1), "of its requests refused": 0}  # fmt: skip

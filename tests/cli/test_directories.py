@@ -109,13 +109,7 @@ def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: P
         env={name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")},
     )  # fmt: skip
     path = elsewhere / "petstore-data"
-<<<<<<< HEAD
-    expected = f"petstore: {path} has no Petstore data: it does not exist; give the data directory with --data DIR\n"
-=======
-    expected = (
-        f"petstore: {path} has no Petstore data: it does not exist; specify the data directory with --data DIR\n"
-    )
->>>>>>> ed-cli
+    expected = f"petstore: {path} has no Petstore data: it does not exist; specify the data directory with --data DIR\n"
     assert (said.returncode, said.stderr) == (2, expected)
     assert list(elsewhere.iterdir()) == []
 

@@ -64,7 +64,7 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
 
 @pytest.mark.thorough
 def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: Path, postgres: Postgres) -> None:
-    """The session of the link needs no look-up of an operator, which would fail first."""
+    """The session of the link needs no lookup of an operator, which would fail first."""
     server = Server(tmp_path / "data", "cluster")
     server.create()
     with running_console(server) as running:

@@ -213,7 +213,7 @@ def test_a_key_that_one_worker_has_refused_every_worker_refuses(
         assert (await world.b.ask(world.key)).status == 200
         await change(world.dying, world.key.record)
         assert (await world.b.ask(world.key)).status == 200  # nobody knows it yet
-        assert (await world.a.ask(world.key)).status == 401  # a look-up
+        assert (await world.a.ask(world.key)).status == 401  # a lookup
         assert (await world.b.ask(world.key)).status == 401
 
     use(world, work)

@@ -184,7 +184,7 @@ def test_one_ping_serves_all_readiness_probes_that_wait(tmp_path: Path) -> None:
 
 
 class Counted:
-    """Counts the look-ups that reach the store."""
+    """Counts the lookups that reach the store."""
 
     def __init__(self) -> None:
         self.lookups = 0

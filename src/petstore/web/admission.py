@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # look-ups of unknown keys that an address over its limit can still cause
+LOOKUPS_PER_SECOND = 10  # lookups of unknown keys that an address over its limit can still cause
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
@@ -61,7 +61,7 @@ class Admission:
         self._marked: dict[bytes, None] = {}  # keys known to be marked as valid in the gate, oldest first
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
-        self._lookups: dict[bytes, int] = {}  # look-ups per address in `_lookups_second`
+        self._lookups: dict[bytes, int] = {}  # lookups per address in `_lookups_second`
 
     async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
         """Authenticates a request and asks the gate whether to admit it. Raises Unavailable."""
@@ -86,7 +86,7 @@ class Admission:
                 if passed is not None:
                     decision, version = passed
                     return known.key, decision, version
-                # A key has changed since the look-up, so the gate has not counted the request.
+                # A key has changed since the lookup, so the gate has not counted the request.
                 known = await self._look_up(secret, digest, now)
         return None, await self._gate.admit_address(self._environment, self._address_of(request), now), NO_VERSION
 
@@ -115,7 +115,7 @@ class Admission:
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
         """Returns a refusal if this key must not be looked up, or None if it may be.
 
-        An address that is over its limit can cause only a few look-ups per second, no matter how many keys it makes up.
+        An address that is over its limit can cause only a few lookups per second, no matter how many keys it makes up.
         Keys that any worker has already found to be valid are not affected.
         """
         if not well_formed(secret, self._environment):
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Whether this address bucket can cause another look-up in the current second. If so, counts the look-up."""
+        """Whether this address bucket can cause another lookup in the current second. If so, counts the lookup."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

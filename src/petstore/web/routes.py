@@ -45,7 +45,7 @@ ANY_OTHER = ""
 
 
 class Router:
-    """Finds a request's route with one or two dictionary look-ups."""
+    """Finds a request's route with one or two dictionary lookups."""
 
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
