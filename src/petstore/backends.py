@@ -72,7 +72,7 @@ class Backends:
     async def collect_admissions(self, at: float, key_ids: Sequence[str] | None = None) -> None:
         """Adds the gate's admission counts to the usage of these keys, or of all keys if `key_ids` is None.
 
-        `at` is the time under which the usage is stored. Any process may call this at any time, because each admission
+        `at` is the time to which the usage is attributed. Any process can call this at any time, because each admission
         is added only once. Raises Unavailable if the gate or a store is unavailable. In that case, a later call adds
         the missing admissions.
         """

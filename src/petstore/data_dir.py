@@ -1,12 +1,12 @@
 """The data directory: its files, permissions and locks, and how a restore replaces its files.
 
-If another user could create a symlink in the directory, a command run by root might write to any file of that user's
-choice. The directory must therefore belong to a trusted user, and no one else may have write permission.
+If another user could create a symlink in the directory, a command run by root might write to any file that the user
+chooses. The directory must therefore belong to a trusted user, and no one else may have write permission.
 
 Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
-a crash. A restore and a copy take the exclusive lock. A restore prepares its files in a subdirectory and then renames
-that subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data remains
-in use. If it is interrupted after the rename, the next process that takes a lock completes the restore.
+a crash. Restoring and copying each take the exclusive lock. A restore prepares its files in a subdirectory and then
+renames that subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data
+remains in use. If it is interrupted after the rename, the next process that takes a lock completes the restore.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ LOCK_TIMEOUT = 5.0  # seconds to wait for a lock; a service holds the exclusive 
 
 LOCK = "lock"
 LAST_BACKUP = "last-backup"  # an empty file; its modification time is the time of the last backup
-STAGE = "restore.part"  # where a restore prepares its files; the directory can be deleted if no restore is running
+STAGE = "restore.part"  # the directory in which a restore prepares its files; can be deleted when no restore is running
 READY = "restore"  # to commit a restore, STAGE is renamed to READY; the files are then moved into place
 NEW, OLD = "new", "old"
 # These files record the addresses on which the service and the console last listened.
@@ -67,7 +67,7 @@ def has_data(data: Path) -> bool:
 
 
 def check_ours(data: Path) -> None:
-    """Raises NoData if there is no store and the directory contains files that Petstore did not create.
+    """Raises NoData if the directory has no store but contains files that Petstore did not create.
 
     Does not open any files.
     """

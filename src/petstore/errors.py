@@ -48,7 +48,7 @@ class PetstoreError(Exception):
 class RequestError(PetstoreError):
     """A request failed. The client receives an `Error` body and the given headers.
 
-    `usual` is the default message, or an example of it if the message depends on the request.
+    `usual` is the default message or, if the message depends on the request, an example of one.
     """
 
     code: ClassVar[str]

@@ -1,7 +1,7 @@
 """Opens, writes and replaces files safely.
 
 By creating a symlink in the right place, another user could trick a command into overwriting any file. For this reason,
-these functions do not follow symlinks, and do not write where an untrusted user could replace the file.
+files are never written through a symlink or where an untrusted user could replace them.
 """
 
 import contextlib

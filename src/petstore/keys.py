@@ -77,8 +77,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's changes to a key. UNSET leaves a field unchanged.
 
-    `suspended` is the time at which the key was suspended, or None to resume it. `revoked` is the time at which the key
-    was revoked.
+    `suspended` is the time at which the key was suspended, or None to resume the key. `revoked` is the time at which
+    the key was revoked.
     """
 
     name: str | msgspec.UnsetType = msgspec.UNSET
@@ -170,7 +170,7 @@ def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) ->
 
 
 def key_difference_in_words(before: ApiKey, after: ApiKey, now: float) -> str:
-    """Describes a change for an audit entry. If the key was suspended, resumed or revoked, describes only that."""
+    """Describes a change for an audit entry. If the key was suspended, resumed or revoked, mentions only that."""
     if (before.suspended, before.revoked) == (after.suspended, after.revoked):
         return difference_in_words(before, after)
     resumed = before.suspended is not None and after.suspended is None
@@ -238,7 +238,7 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """Returns the first secret in a text, such as a leaked file, or the stripped text if it contains no secret."""
+    """Returns the first API key in a text, such as a leaked file. If there is none, returns the stripped text."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 

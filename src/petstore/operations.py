@@ -53,7 +53,7 @@ OPERATIONS = (
 # Requests that match no operation, such as OPTIONS requests and requests with an unknown path or an unsupported method,
 # are counted under this name. Its number is 0.
 OTHER: OperationName = "other"
-# The names under which requests are counted, in numerical order.
+# The names under which requests are counted, sorted by operation number.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))
 
 
@@ -70,7 +70,7 @@ def allowed_methods(path: str) -> set[str]:
 def end_of_items(collection: str) -> float:
     """Returns the Unix time from which the API no longer returns individual items of this collection.
 
-    Returns 0 if no operation returns individual items, and infinity if an operation that does so is not deprecated.
+    Returns infinity if this has not been announced, and 0 if no operation returns individual items.
     """
     return max(
         (each.end for each in OPERATIONS if each.method == "GET" and each.path.startswith(f"{collection}/{{")),

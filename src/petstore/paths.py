@@ -2,11 +2,11 @@
 
 from urllib.parse import unquote
 
-ESCAPES_MAX = 64  # paths with more escapes (%XX) match no route, so they are not decoded
+ESCAPES_MAX = 64  # paths with more escapes (%XX) than this match no route, so they are not decoded
 
 
 def decoded_path(path: str) -> str:
-    """Percent-decodes the path, except for segments with an encoded slash, which would be split in two.
+    """Percent-decodes the path, except for segments with an encoded slash, because decoding would split them in two.
 
     Returns a path unchanged if it has more than ESCAPES_MAX escapes, because decoding an escape takes microseconds and
     an 8 KiB path can contain 2,700 of them.

@@ -23,7 +23,7 @@ NESTING_MAX = 100  # how deeply arrays and objects may be nested in the body of 
 # is not white space. It lists the white-space characters, because \s matches different ones in different languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
-REMOVAL_PREFIX = "rem_"  # the prefix of a removal's id
+REMOVAL_PREFIX = "rem_"  # the prefix of removal ids
 
 PetStatus = Literal["available", "pending", "sold"]
 STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
@@ -93,7 +93,7 @@ class PetQuery(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """The number of animals that match a query, the number of these that operators have edited, and the highest id."""
+    """How many animals match a query, how many of them operators have edited, and the highest id among them."""
 
     total: int
     edited: int
@@ -156,12 +156,12 @@ class Undone(NamedTuple):
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """Animals that an operator removed together. `at` is in Unix seconds."""
+    """A record of animals that an operator removed together. `at` is in Unix seconds."""
 
     id: str
     at: float
     actor: str
-    pets: int  # the number of animals that have not been restored
+    pets: int  # the number of these animals that have not been restored
 
 
 class Removed(NamedTuple):
@@ -172,7 +172,7 @@ class Removed(NamedTuple):
 
 
 class RemovedPet(NamedTuple):
-    """A removed animal, as it was before its removal."""
+    """A removed animal, as it was before it was removed."""
 
     pet: Pet
     removal: Removal
@@ -277,7 +277,7 @@ def _place(before: str) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-# The closing quote is optional, because matching would otherwise take quadratic time if a string is unterminated.
+# The closing quote is optional, because an unterminated string would otherwise take quadratic time to match.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))

@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the maximum threshold unless the operator sets one
+STRIKES_MAX = 1_000  # the highest default threshold; an operator can set a higher one
 
 Window = Literal["minute", "day"]
 
@@ -69,7 +69,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 class Used(NamedTuple):
     """How many requests are counted in a key's open windows, and when its ban ends.
 
-    `banned_until` is in milliseconds, or 0 if the key is not banned.
+    `banned_until` is a time in milliseconds, or 0 if the key is not banned.
     """
 
     minute: int
@@ -87,7 +87,7 @@ _new = tuple.__new__  # twice as fast as calling the named tuple's class
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
     """Decides whether to admit a request with a key. Returns the windows to store and the decision.
 
-    If there is nothing new to store, the returned windows are `w` itself.
+    Unchanged windows are returned as `w` itself.
     """
     minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
@@ -97,7 +97,7 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
             return w, _refusal(BANNED, w, limits, now)
         ban_start = ban_end = bans = 0  # the clock was set back by more than a day
 
-    # A window that starts more than its own length in the future means that the clock was set back. Ignore the window.
+    # If a window starts more than its own length in the future, the clock was set back, so the window is ignored.
     minute_open = -MINUTE < now - minute_start < MINUTE
     day_open = -DAY < now - day_start < DAY
     minute_left = per_minute - minute_used if minute_open else per_minute

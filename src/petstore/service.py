@@ -180,7 +180,7 @@ def serve(settings: Settings) -> None:
 def keep_previous_workers(error: Exception) -> None:
     """Handles a reload that fails after its `exec`, for example because a file has changed since the trial start.
 
-    Starts workers that fail immediately with the error, so that the supervisor abandons the reload and keeps the
+    Starts workers that immediately fail with the error, so that the supervisor abandons the reload and keeps the
     previous workers. Raises the error if this is not a reload.
     """
     predecessor = Handover.from_environment()
@@ -210,7 +210,7 @@ def _digests_of(settings: Settings) -> dict[str, str]:
 
 
 def _expiry_of(settings: Settings, tls: ssl.SSLContext | None) -> float | None:
-    """Returns when the certificate in use expires, or None if TLS is off or the file has just been replaced."""
+    """Returns the time when the certificate in use expires, or None if TLS is off or the file was just replaced."""
     if tls is not None and settings.tls_cert is not None:
         with contextlib.suppress(OperatorError):
             return served_expiry(tls, settings.tls_cert, expired_too=True)
@@ -314,7 +314,7 @@ class AsgiService:
             await receive()
             try:
                 await self._service.start()
-            except Exception as error:  # if raised, the server would assume that lifespan is unsupported
+            except Exception as error:  # do not raise it, or the server would assume that lifespan is unsupported
                 if not isinstance(error, PetstoreError):
                     logger.exception("worker failed")
                 await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})

@@ -1,4 +1,4 @@
-"""The operator's settings, as one immutable object that validates them. See docs/reference/settings.md."""
+"""The operator's settings, held and validated by one immutable object. See docs/reference/settings.md."""
 
 import ipaddress
 import re
@@ -24,7 +24,7 @@ RANGES = {
     "connections_per_address": (1, 10**6),
     "ban_seconds": (1, 10**9),
     "ban_ceiling": (1, 10**9),
-    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit
+    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit, but at most STRIKES_MAX
     "postgres_pool": (1, 1_000),
     "usage_days": (31, 100_000),
 }

@@ -14,7 +14,7 @@ class Timeouts(NamedTuple):
 
     @property
     def reserve(self) -> float:
-        """The time that must be left for a write to join a batch. Writes with less time left are refused."""
+        """The time that a write must have left in order to join a batch. Writes with less time left are refused."""
         return 0.15 * self.deadline
 
     @property
@@ -34,7 +34,7 @@ class Timeouts(NamedTuple):
 
     @property
     def gate(self) -> float:
-        """The timeout for one batch of calls to Redis. After a timeout, the gate uses the fallback."""
+        """The timeout for one batch of calls to Redis. After a timeout, Redis is considered unavailable."""
         return 0.5 * self.deadline
 
     @property

@@ -10,10 +10,10 @@ from urllib.parse import quote
 from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# The measures for requests with a valid key. The gate counts `admitted` requests, including requests that cause an
-# error. Workers count the rest.
+# The measures for requests with a valid key. The gate counts `admitted` requests, including those that later fail.
+# Workers count the rest.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures for requests without a valid key. Workers count each such request under exactly one of them.
+# The measures for requests without a valid key. Workers count each such request as exactly one of these measures.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -69,7 +69,7 @@ class AdmissionTotal(NamedTuple):
 
 
 class RecentError(NamedTuple):
-    """A request with a valid key that was refused or failed. `path` comes from `path_to_keep`."""
+    """A request with a valid key that was refused or failed. `path_to_keep` shortens `path` before it is stored."""
 
     key_id: str
     at: float
@@ -81,7 +81,7 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """The number of requests with one outcome: either those with any valid key, or those without a valid key.
+    """The number of requests with one outcome, counting either only those with a valid key or only those without one.
 
     The interval began at `start` (Unix seconds).
     """
@@ -134,7 +134,7 @@ SPANS: dict[SpanName, Span] = {
 
 
 def path_to_keep(path: str) -> str:
-    """Returns the path as printable ASCII, with API keys removed, truncated to fit in a table."""
+    """Converts a path to printable ASCII, removes API keys, and truncates the path so that it fits in a table."""
     # Remove keys before truncating the path, because a truncated key might not be recognised.
     kept = without_keys(quote(path, safe=PRINTABLE, errors="surrogatepass"))
     return kept if len(kept) <= PATH_MAX else f"{kept[: PATH_MAX - 1]}…"

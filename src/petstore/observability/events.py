@@ -28,7 +28,7 @@ EVENTS = {
     ),
     "store opening": LogEvent(
         "Startup is waiting, because this node or another node is upgrading the schema.",
-        "Wait. If you kill the process, the next start repeats the interrupted step.",
+        "Wait. If you kill the process, the interrupted step is repeated when the service is next started.",
     ),
     "store down": LogEvent(
         "Reads or writes are failing; see `environment`, `access` (read or write) and `cause`.", UNAVAILABLE

@@ -37,7 +37,7 @@ class Throttled:
     `now` is a time.monotonic() value.
     """
 
-    # The number of causes to track. There can be many causes, for example if they contain port numbers.
+    # The maximum number of causes to track. Causes can contain port numbers, for example, so there can be many.
     CAUSES_MAX = 100
 
     def __init__(self, name: str) -> None:

@@ -60,7 +60,7 @@ class Gauge(Metric[float]):
 
 
 class Histogram(Metric[list[float]]):
-    """Counts values in buckets. Each cell contains a count per bound, a count of larger values, and the sum."""
+    """Counts values in buckets. Each cell contains a count for each bucket, followed by the sum of all values."""
 
     kind = "histogram"
 
@@ -197,6 +197,6 @@ METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
 
 
 def reset() -> None:
-    """Clears all numbers, so that a new worker does not report those that it inherited from its parent process."""
+    """Clears all numbers, so that a new worker does not report numbers inherited from its parent process."""
     for metric in METRICS:
         metric.cells.clear()

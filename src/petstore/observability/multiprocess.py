@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
 # The files in each slot and their sizes, which are large enough for all combinations of labels. Their disk space is
-# allocated on startup, because prometheus-client maps the files into memory, and a write to an unallocated page would
-# kill the worker when the disk is full. Counters take about 100 KiB per operation, and histograms about 6 KiB.
+# allocated on startup, because prometheus-client maps the files into memory. If the disk were full, a write to an
+# unallocated page would kill the worker. Counters take about 100 KiB per operation, and histograms about 6 KiB.
 _OPERATIONS = len(COUNTED) + 1  # including `site`
 SIZES = {"counter": _OPERATIONS * (112 << 10), "histogram": _OPERATIONS * (12 << 10),
          "gauge_livesum": 16 << 10, "gauge_livemax": 16 << 10, "gauge_livemin": 16 << 10}  # fmt: skip
@@ -97,7 +97,7 @@ class WorkerMetrics:
 
 
 def last_heartbeat(directory: Path) -> float | None:
-    """Returns the time of the latest heartbeat from any worker, in Unix seconds, or None if there was none.
+    """Returns the Unix time of the latest heartbeat from any worker, or None if there was none.
 
     Workers send a heartbeat every second.
     """

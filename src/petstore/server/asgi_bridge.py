@@ -10,7 +10,7 @@ from petstore.server.bodies import BrokenOff
 from petstore.server.messages import RequestMessage
 
 BODY_TIMEOUT = 20.0  # seconds to wait for more bytes of a request body
-REJECTION = b"The request is not valid HTTP/1.1, too large or too slow.\n"
+REJECTION = b"The request is not valid HTTP/1.1, is too large or arrived too slowly.\n"
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -107,7 +107,7 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # drop the part, and let other tasks run if the application keeps sending
+                await asyncio.sleep(0)  # drop the part, but let other tasks run in case the app keeps sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:

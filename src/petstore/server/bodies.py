@@ -8,7 +8,7 @@ from petstore.errors import BodyTooLarge
 
 BUFFER_MAX = 64 * 1024  # bytes to buffer before the connection stops reading
 CHUNK_LINE_MAX = 4 * 1024  # maximum bytes in a chunk size line (including extensions) or a trailer line
-CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum bytes in all chunk size lines and trailer lines of a body
+CHUNK_OVERHEAD_MAX = 384 * 1024  # maximum total bytes of a body's chunk size lines and trailer lines
 CHUNKS_MAX = 8_192  # maximum chunks per body, because even a short chunk takes about 1 µs to decode
 TRAILERS_MAX = 100
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,7 +46,7 @@ class BodyStream:
         self._left = length
         self._chunks = ChunkedDecoder() if length < 0 else None
         self._continues = continues
-        self._parts = bytearray()  # a list of many small parts could use 40 times the memory
+        self._parts = bytearray()  # not a list, because a list of many small parts could use 40 times as much memory
         self._arrived: asyncio.Future[None] | None = None
         self._taken = 0  # bytes that the application has read
         self._broken = False
@@ -59,9 +59,9 @@ class BodyStream:
 
     @property
     def held(self) -> int:
-        """Returns how many bytes of the body are in memory, including bytes that the application has read.
+        """Returns how many bytes of the body are in memory.
 
-        The application keeps only the first BUFFER_MAX bytes in memory and writes the rest to a file.
+        Assumes that the application keeps at most BUFFER_MAX of the bytes that it has read.
         """
         return len(self._parts) + min(self._taken, BUFFER_MAX)
 
@@ -131,7 +131,7 @@ class ChunkedDecoder:
 
     def __init__(self) -> None:
         self._pending = b""  # an incomplete line
-        self._left = 0  # bytes left in the current chunk, excluding its line end
+        self._left = 0  # bytes of the current chunk's data that have not arrived yet
         self._needs_line_end = False
         self._trailers: int | None = None  # trailers received so far; None until the last chunk has arrived
         self._chunks = 0
@@ -142,7 +142,7 @@ class ChunkedDecoder:
         return self._chunks > CHUNKS_MAX
 
     def decode(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """Returns the decoded bytes, and the bytes that follow the body, or None if the body has not ended yet.
+        """Returns the decoded bytes, and the bytes that follow the body (None until the body has ended).
 
         Raises Malformed if the data is not valid or exceeds a limit.
         """
@@ -216,7 +216,7 @@ class ChunkedDecoder:
         return False
 
     def _keep(self, unfinished: bytes) -> None:
-        """Keeps an incomplete line for the next call. Raises Malformed if it can no longer become valid."""
+        """Keeps an incomplete line for the next call. Raises Malformed if the line can no longer become valid."""
         bare_line_end = b"\n" in unfinished or b"\r" in unfinished[:-1]
         wrong_end = self._needs_line_end and unfinished not in (b"", b"\r")
         if bare_line_end or wrong_end or len(unfinished) > CHUNK_LINE_MAX:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes every WRITE_TIMEOUT seconds
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes per WRITE_TIMEOUT seconds
 WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
-PART_MAX = 32 * 1024  # maximum bytes of a body per write
+PART_MAX = 32 * 1024  # maximum bytes of a response body to write at a time
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits, in seconds and bytes, on reading after the last response
 UNKNOWN_PEER = "unknown"  # used if the connection is reset before the client's address can be read
-LARGE = 16 * 1024  # smaller bodies are copied and sent with the headers; larger ones are written separately
+LARGE = 16 * 1024  # bytes; a smaller body is copied and sent with the headers, and a larger one is written separately
 CLOSING = (408, 413)  # statuses after which the connection closes instead of reading the rest of the body
 CONNECTION_COST = 16 * 1024  # estimated bytes of memory for a connection with up to three small requests
-UNCOUNTED_MAX = 4 * 1024  # requests up to this size are not counted, because CONNECTION_COST includes them
+UNCOUNTED_MAX = 4 * 1024  # bytes; requests up to this size are not counted, because CONNECTION_COST includes them
 HELD_FACTOR = 2  # estimated bytes of memory per buffered byte, allowing for copies and fragmentation
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in http.HTTPStatus}
@@ -43,17 +43,17 @@ class Connection(asyncio.Protocol):
         self._messages = MessageReader(self, server.field_names)
         self._in_flight: RequestMessage | None = None
         self._rejecting = False  # whether a malformed message is being rejected
-        # One task handles all requests, because creating a task for each request would be slower.
+        # One task handles all of the connection's requests, because creating a task for each request would be slower.
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # the task awaits this future between requests
         self._write_paused = False  # whether writing has paused because the client is not reading its responses
-        self._lingers = False  # whether the last response has been sent and further data is discarded
+        self._lingers = False  # whether the last response has been sent, so that further data is discarded
         self._writable: asyncio.Future[None] | None = None  # streaming awaits this future while writing is paused
         self._written = 0  # bytes of responses written so far
-        self._taken = 0  # bytes that the client had read at `_taken_at`
+        self._taken = 0  # bytes of responses that had been sent at `_taken_at`
         self._taken_at = server.now
         self._bytes_after_end = 0  # bytes received after the last request
-        self.since = server.now  # when the current state began: idle, receiving headers, writing paused or lingering
+        self.since = server.now  # when the current state (idle, receiving headers, writing paused or lingering) began
         self.peer = ""
         self.group: Hashable = None  # the group that the client's address belongs to
         # Estimated bytes of memory: `cost` is the amount for an idle connection, and `held` is the current amount.
@@ -166,8 +166,8 @@ class Connection(asyncio.Protocol):
             response = await server.app.answer(request)
             head_only = request.method == "HEAD"
             stream = request.stream
-            # Close the connection if the body was not read completely, or the rest of it would be mistaken for the next
-            # request.
+            # Close the connection if the body was not read completely. Otherwise, the rest of the body would be
+            # mistaken for the next request.
             complete = stream is None or stream.complete
             stays = complete and request.keep_alive and not server.closing and response.status not in CLOSING
             if messages.over and not messages.waiting and messages.rejected is None:
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
         try:
             async with contextlib.aclosing(cast("AsyncGenerator[bytes, None]", parts)) as sending:
                 if self._transport.is_closing():
-                    # Start the generator, because `aclose` skips the `finally` of a generator that has not started.
+                    # Start the generator, because `aclose` skips a `finally` block if the generator has not started.
                     await anext(sending, None)
                     return False
                 self.write(head.encode("latin-1"))
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
                     while self._write_paused and not self._transport.is_closing():  # `sweep` enforces WRITE_TIMEOUT
                         self._writable = self._server.create_future()
                         await self._writable
-        except BrokenOff:  # abort, or the client would read the next response as the rest of this body
+        except BrokenOff:  # abort, so that the client does not mistake the next response for the rest of this body
             self._transport.abort()
             return False
         finally:

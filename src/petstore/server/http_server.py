@@ -14,14 +14,14 @@ from petstore.server.connection import Connection
 from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
-MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all connections of a worker
+MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's connections
 MEMORY_AFTER = MEMORY_MAX * 7 // 8  # above MEMORY_MAX, connections are closed until memory use falls to this
 TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
 HANDSHAKES_TIMEOUT = 2.0  # on shutdown, seconds to wait for TLS handshakes in progress
 
 
 class Response(Protocol):
-    """A response from the application. `headers` consists of complete header lines, including their line ends."""
+    """A response from the application. `headers` consists of complete header lines, including the line endings."""
 
     @property
     def status(self) -> int: ...
@@ -60,7 +60,7 @@ class HttpServer:
         """`fields` are the header fields that the application reads. None means all fields.
 
         `group_of` maps an address to a group, such as its network, whose addresses share one connection limit.
-        `is_exempt` says whether that limit does not apply to an address, such as a trusted proxy's.
+        `is_exempt` says whether an address, such as a trusted proxy's, is exempt from that limit.
         """
         self.app = app
         self.field_names = FieldNames(fields)
@@ -165,7 +165,7 @@ class HttpServer:
             connection.sweep(self.now)
 
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
-        """Closes idle connections after `idle` seconds, and other connections after they have sent their responses.
+        """Closes idle connections after `idle` seconds, and other connections once their responses have been sent.
 
         Returns when all connections are closed or `limit` seconds have passed, whichever comes first.
         """

@@ -1,7 +1,7 @@
 """Parses the bytes received on a connection into HTTP/1.1 requests.
 
 The head of a request consists of its request line and its header fields. This module finds the end of each head and
-body, and checks the size of a head. Then llhttp, called through httptools, validates and parses the head.
+body, and checks the size of each head. Then llhttp, called through httptools, validates and parses the head.
 """
 
 import re
@@ -18,17 +18,17 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # bytes; until an incomplete head is longer, its method is checked whenever data arrives
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # a shorter head cannot contain too many fields (each takes at least four bytes)
+METHOD_MAX = 64  # bytes; up to this length, an incomplete head is checked completely whenever data arrives
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes; each field takes at least four, so a shorter head cannot have too many
 EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
-PIPELINE_MAX = 2  # waiting requests per connection; a parsed request can use 30 times as much memory as its raw bytes
+PIPELINE_MAX = 2  # maximum waiting requests per connection; parsing can increase a request's memory use 30-fold
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
-HOST_MAX = 300  # characters; a host name has at most 253, and a port can follow
-CONNECTION_MAX = 256  # characters in the Connection field; a longer value is treated as `close`
+HOST_MAX = 300  # maximum length of Host in characters; a host name has at most 253, and a port can follow
+CONNECTION_MAX = 256  # maximum length of the Connection field; a longer value is treated as `close`
 LENGTH_MAX = 20  # maximum digits in Content-Length; int() would raise ValueError for more than 4,300
 
 HEAD_END = b"\r\n\r\n"
-# The fields that the server itself needs. The application specifies any others.
+# The fields that the server itself needs. The application specifies which others it needs.
 FRAMING_FIELDS = frozenset({"host", "connection", "content-length", "transfer-encoding", "expect"})
 METHODS = {
     name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT")
@@ -191,7 +191,7 @@ def _length(fields: dict[str, str]) -> int:
 
 
 def split_target(target: bytes) -> tuple[str, str]:
-    """Returns the decoded path, and the query as it was sent. Raises Malformed if there is a fragment."""
+    """Returns the decoded path, and the query as it was sent. Raises Malformed if the target has a fragment."""
     text = target.decode("latin-1")
     if "#" in text:
         raise Malformed(400)
@@ -348,8 +348,8 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    This is the only check on new data that does not end a line. Running all checks takes 50 µs, which is too long to
-    repeat for every byte if a client sends single bytes.
+    This is the only check on new data that does not end a line. All checks together take 50 µs, which would be too long
+    if a client sent one byte at a time.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

@@ -1,4 +1,4 @@
-"""The environment variables for a reload. One marks the trial start, and the other passes state across `exec`."""
+"""The environment variables that a reload uses. One marks the trial start, and the other passes state across `exec`."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import msgspec
 HANDOVER = "PETSTORE_RELOAD_HANDOVER"  # a `Handover` as JSON
 TRIAL = "PETSTORE_RELOAD_TRIAL"  # set only for the trial start; contains the running workers' digests as JSON
 
-# Digests of the workers' settings, by setting name. The values are not passed on, because they may contain passwords.
+# Maps the names of settings to digests of their values, because the values themselves can contain passwords.
 Digests = dict[str, str]
 
 
@@ -46,5 +46,5 @@ def is_trial() -> bool:
 
 
 def is_reload() -> bool:
-    """Whether this process still has to take over the workers of its predecessor."""
+    """Whether this process still has to take over its predecessor's workers."""
     return HANDOVER in os.environ

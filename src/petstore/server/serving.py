@@ -15,9 +15,9 @@ from petstore.server.sockets import BACKLOG, Sockets
 from petstore.server.tls import TlsTransport
 from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
-ACCEPT_TURNS = 500  # event loop iterations after a stop signal, each of which accepts one pending connection per socket
+ACCEPT_TURNS = 500  # event loop iterations after a stop signal; each one accepts one pending connection per socket
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # longer than the main process waits before it repeats COVER
+COVER_SECONDS = 2 * PAUSE_MAX  # longer than the main process ever waits before it repeats COVER
 RETIRE_IDLE = 10.0  # seconds to keep idle connections open after a reload
 
 
@@ -85,7 +85,7 @@ async def _cover(
         listeners: list[asyncio.Server] = []
         try:
             for each in others:
-                listeners += [await listen(each.dup())]  # closing a listener also closes its socket
+                listeners += [await listen(each.dup())]  # use a copy, because closing a listener also closes its socket
             with contextlib.suppress(TimeoutError):
                 while cover.is_set():
                     cover.clear()

@@ -39,7 +39,7 @@ def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
     """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError on failure.
 
     Each worker has its own sockets, so that the kernel distributes connections evenly. The main process keeps all
-    sockets open. If a worker dies, its successor inherits its sockets and accepts the connections waiting on them.
+    sockets open. If a worker dies, its successor inherits the sockets and accepts the connections that are waiting.
     """
     return [_listening(host, port, shared=True) for _ in range(count)]
 

@@ -50,7 +50,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """Sits between a socket and a connection. It is the socket's protocol and the connection's transport."""
+    """Sits between a socket and a `Connection`, as the socket's protocol and the connection's transport."""
 
     def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 if not self._is_open:
                     tls.do_handshake()
                     self._open()
-                # Check for data first. Without data, `read` raises an exception, which takes longer than decryption.
+                # Check for data first. Without data, `read` raises an exception, which is slower than decryption.
                 while incoming.pending or tls.pending():
                     part = tls.read(RECORD)
                     if not part:

@@ -14,7 +14,7 @@ from petstore.observability.logs import event
 from petstore.server.sockets import Sockets
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to drain its connections, for at most RETIRE_TIMEOUT seconds, and then exit
+RETIRE = signal.SIGUSR1  # tells a worker to drain its connections for at most RETIRE_TIMEOUT seconds and then exit
 COVER = signal.SIGUSR2  # tells a worker to temporarily accept connections on other workers' sockets
 
 CRASHES_MAX = 5

@@ -1,12 +1,12 @@
 """The main process: starts and stops workers, restarts workers that die, and reloads without dropping requests.
 
-A reload (SIGHUP) first starts the service in a separate process as a trial. If that succeeds, the main process replaces
-itself with the program on disk (`exec`), but keeps its listening sockets and its workers. It then starts new workers on
-the same sockets. When all new workers are ready, it retires the old ones. If the new workers cannot start, it keeps the
-old ones.
+A reload (SIGHUP) first starts the service in a separate process as a trial. If the trial succeeds, the main process
+replaces itself with the program on disk (`exec`), but keeps its listening sockets and its workers. It then starts new
+workers on the same sockets. When all new workers are ready, it retires the old ones. If the new workers cannot start,
+it keeps the old ones.
 
-If a worker cannot be restarted, the main process keeps trying while the other workers serve requests. The service exits
-only if workers keep crashing and none is ready.
+If a worker cannot be restarted, the main process keeps trying while the other workers serve requests. It gives up and
+exits only if workers keep crashing and none is ready.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Wor
 
 STOP_TIMEOUT = 4.5
 WORKERS_MAX = 8  # upper limit for the default number of workers
-CRASH_SECONDS = 1.0  # a worker that dies within this many seconds counts as crashed on startup
+CRASH_SECONDS = 1.0  # a worker that dies within this many seconds is considered to have crashed on startup
 READY_TIMEOUT = 60.0  # a reload fails if its new workers are not ready within this many seconds
 POLL = 0.02  # seconds between checks while a worker is starting
 
@@ -48,7 +48,7 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests` are digests of the workers' settings. The trial start of a reload compares them with its own.
+        """`digests` are digests of the workers' settings. A reload's trial start compares them with the new settings.
 
         Raises OperatorError if the listening sockets cannot be opened.
         """
@@ -285,7 +285,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.check_ready()
         ready = {worker.pid for worker in self._workers.values() if worker.is_ready}
-        self._retire(ready)  # they may have accepted requests, so let them finish
+        self._retire(ready)  # these workers may have accepted requests, so let them finish
         self._signal(set(self._workers) - ready, signal.SIGKILL)
         self._retired |= set(self._workers)
         for worker in self._workers.values():

@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # lookups of unknown keys that an address over its limit can still cause
+LOOKUPS_PER_SECOND = 10  # lookups of unknown keys that an address can still cause after it has reached its limit
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
@@ -26,7 +26,7 @@ digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as stored when the environment's keys were at this version."""
+    """A usable key, as it was stored when the environment's keys had this version number."""
 
     key: ApiKey
     limits: Limits
@@ -36,7 +36,7 @@ class CachedKey(msgspec.Struct, frozen=True, gc=False):
 
 # The key (None if it is not valid), the decision about the key or the client's address, and the catalogue version.
 Admitted = tuple[ApiKey | None, Decision, CatalogueVersion]
-NO_VERSION: CatalogueVersion = (-1, -1)  # for a request without a valid key
+NO_VERSION: CatalogueVersion = (-1, -1)  # the catalogue version for a request without a valid key
 
 
 class Admission:
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Whether this address bucket can cause another lookup in the current second. If so, counts the lookup."""
+        """Whether this address bucket may cause another lookup in the current second. If so, counts the lookup."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-HOPS_MAX = 8  # maximum length of a chain of trusted proxies; earlier entries in X-Forwarded-For are ignored
+HOPS_MAX = 8  # maximum number of trusted proxies in a chain; earlier entries in X-Forwarded-For are ignored
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::[0-9]+)?|([0-9.]+):[0-9]+").fullmatch
 
 

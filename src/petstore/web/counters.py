@@ -19,7 +19,7 @@ CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
 BANNED_429 = 4290  # a pseudo-status for 429s due to a ban, which are counted separately from other 429s
 ROWS_MAX = 250  # usage rows per transaction; few, so that create requests do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # the maximum number of errors per key, and of keys with errors, in one flush
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors for each key, and maximum keys with errors, in each flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
 # The responses that require a page from the cache or the store.
@@ -27,7 +27,7 @@ _PAGES = {("listPets", 200), ("listPets", 304)}
 
 
 class RequestCounters:
-    """Counters for one environment or for the site. The site records no usage, so its counters need no store."""
+    """Counters for one environment or for the site. No usage is recorded for the site, so it needs no store."""
 
     def __init__(self, environment: Environment | Literal["none"], usage_store: Usage | None = None) -> None:
         self._environment = environment

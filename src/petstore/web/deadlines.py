@@ -50,7 +50,7 @@ class Deadlines:
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Suspends the current task's deadline, if any, while awaiting `waiting`. Then sets a new deadline."""
+        """Suspends the current task's deadline, if any, while awaiting `waiting`, and then sets a new one."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:
@@ -69,7 +69,7 @@ class Deadlines:
         raise error
 
     def _check(self) -> float:
-        """Cancels the tasks whose deadlines are about to pass, and restarts the timer. Returns the next deadline."""
+        """Cancels tasks whose deadlines are about to pass, and restarts the timer. Returns a new request's deadline."""
         now = self._clock()
         while self._in_flight:
             task, deadline = next(iter(self._in_flight.items()))

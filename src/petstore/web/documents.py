@@ -49,7 +49,7 @@ class Documents:
         for name in OWN_ASSETS:
             self._files[f"/{assets}/{name}"] = _asset(name, name)
         self._files[f"/{assets}/{SWAGGER_UI}"] = _asset(SWAGGER_UI, f"swagger-ui/{SWAGGER_UI}")
-        # One OpenAPI document applies until the first sunset, and a further one from each sunset.
+        # Each sunset changes the OpenAPI document, so there is one document before the first sunset and one after each.
         self._sunsets = sorted({operation.end for operation in deprecated_operations()})
         self._openapi = {
             path: [

@@ -106,7 +106,7 @@ class PetOperations:
         pets, more = await self._pets.page(after=after, limit=limit, status=status)
         body = encode(pets)
         link = self._next_link(limit, status, pets[-1].id) if more else ""
-        # The ETag also covers the link, so that the tag changes when the page is no longer the last one.
+        # The ETag also covers the link, so that the ETag changes when the page is no longer the last one.
         etag = f'"{hashlib.sha256(body + link.encode()).hexdigest()[:32]}"'
         headers = line("etag", etag) + PRIVATE
         return Rendered(headers + line("link", link) if more else headers, body, etag, ends_list=not more)

@@ -14,7 +14,7 @@ from petstore.web.replies import Lines, internal_error, line, unavailable
 from petstore.web.requests import Request
 from petstore.web.routes import Route, wrong_address
 
-PREFER_MAX = 500  # characters; a longer Prefer header is ignored
+PREFER_MAX = 500  # maximum characters in a Prefer header; a longer one is ignored
 DELAYS_MAX = 100  # concurrent delays
 RETRY_AFTER = 2  # seconds, by default
 CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
@@ -28,7 +28,7 @@ _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
-    """A client's preferences. `delay` and `retry_after` are in seconds, or None if the client did not give them."""
+    """A client's preferences. `delay` and `retry_after` are numbers of seconds, or None if the client gave none."""
 
     error: str | None = None
     retry_after: int | None = None
@@ -81,7 +81,7 @@ def _seconds(text: str | None, most: int) -> int | None:
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """Returns the decision to show in the headers. For a simulated 429, this is a refusal with nothing remaining."""
+    """Returns the decision for the headers. For a simulated 429, that is a refusal with no requests remaining."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND

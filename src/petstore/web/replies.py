@@ -35,7 +35,7 @@ JSON = line("content-type", "application/json")
 NO_STORE = line("cache-control", "no-store")
 PRIVATE = line("cache-control", "private, no-cache") + line("vary", "Authorization")
 
-# The error code and message for input that is not a valid request, by status.
+# Maps an HTTP status to the error code and the message for input that is not a valid request.
 REJECTIONS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The request did not arrive in time."),
@@ -106,7 +106,7 @@ def unavailable(retry_after: int) -> ServiceUnavailable:
 def request_ids() -> Iterator[str]:
     """Yields random 128-bit ids, which reveal nothing about the service. For speed, generates them in blocks.
 
-    Must be called after a fork, so that processes do not share a block and yield the same ids.
+    Must be called after a fork, because processes that shared a block would yield the same ids.
     """
     while True:
         block = os.urandom(16 * 512).hex()

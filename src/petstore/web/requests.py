@@ -17,7 +17,7 @@ BODY_MAX = 64 * 1024
 BODY_TIMEOUT = 8.0
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 LIST_PARAMETERS = ("limit", "status", "cursor")
-FIELD_PARSED_MAX = 512  # characters; longer header fields are not parsed
+FIELD_PARSED_MAX = 512  # maximum characters in a header field; longer fields are not parsed
 ESCAPES_MAX = 128  # if a query contains more escapes (%XX) than this, parameter names are not decoded
 
 FORWARDED_PREFIX = "x-forwarded-"
@@ -77,7 +77,7 @@ def parse_list_query(query: str, strict: bool = False) -> ListQuery:
     seen = set()
     faults: dict[str, str] = {}
     has_few_escapes = query.count("%") <= ESCAPES_MAX
-    # A query may contain thousands of parameters. A regular expression skips unknown ones ten times faster than a loop.
+    # A query can have thousands of parameters. A regular expression skips unknown ones ten times faster than a loop.
     for name, value in _KNOWN_OR_ESCAPED(query) if has_few_escapes else _KNOWN(query):
         if "%" in name:
             name = unquote_plus(name)
@@ -161,7 +161,7 @@ def members_fault(names: Sequence[str]) -> str:
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
-    """Returns whether there is only one name, and the text that lists the names, shortened and without keys."""
+    """Returns whether there is only one name, and a text that lists the names, shortened and with API keys removed."""
     shown = []
     for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)

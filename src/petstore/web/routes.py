@@ -103,7 +103,7 @@ def _route(api: Api, operation: Operation, allow: str, base_url: str) -> Route:
 
 # 404 responses with a suggestion
 
-SUGGESTED_MAX = 100  # characters; a longer path is probably not a typo
+SUGGESTED_MAX = 100  # maximum characters in a path; a longer path is probably not a typo
 _SLIP = re.compile(r"(/staging/v1|/v1|)/pets?(/[0-9]+)?/?").fullmatch
 
 

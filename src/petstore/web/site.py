@@ -41,7 +41,7 @@ class Site:
         self._looking: asyncio.Future[None] | None = None
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
-        # The host name on which the service listens identifies this machine, unless clients use the same name.
+        # The host name in --host identifies this machine, unless it is also the host name of a public address.
         public = {urlsplit(url or "").hostname for url in (settings.public_url, settings.staging_url)}
         self._own_names = {"localhost", *({settings.host.lower()} - public)}
         self._documents = Documents(settings.base_url("live"), settings.base_url("staging"), settings)
