@@ -30,7 +30,7 @@ def test_a_database_that_could_lose_animals_is_found(tmp_path: Path) -> None:
     """The only fault of the test server is that it runs with fsync = off."""
     found = faults(cluster(tmp_path))
     assert set(found) == {"postgresql"}
-    assert found["postgresql"] == ["PostgreSQL runs with fsync = off: a power cut can lose animals"]
+    assert found["postgresql"] == ["PostgreSQL runs with fsync = off: animals can be lost in a power cut"]
 
 
 def test_a_missing_schema_is_found_and_not_created(tmp_path: Path) -> None:

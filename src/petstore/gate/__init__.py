@@ -22,7 +22,7 @@ from petstore.usage import AdmissionTotal
 GATE_FILE, FALLBACK_FILE = "gate.mdb", "gate-outage.mdb"
 
 VALID_SECONDS = 30 * 86_400  # the lifetime of a mark set by `mark_valid`
-DIGEST_LENGTH = 16  # bytes at the start of a key's digest that name its mark
+DIGEST_LENGTH = 16  # a mark is named after this many bytes at the start of the key's digest
 
 REDIS_SCHEMES = (
     "redis", "valkey", "redis+sentinel", "redis+cluster",
@@ -57,9 +57,9 @@ class Gate(Protocol):
     ) -> Awaitable[tuple[Decision, CatalogueVersion] | None]:
         """Decides whether to admit a request with a key. Returns the decision and the catalogue's current versions.
 
-        The same step counts an admitted request under its operation (see `admissions`).
+        If the request is admitted, the same step counts it under its operation (see `admissions`).
 
-        `keys_version` is the version that was current when the caller read `limits`. If any key has changed since then,
+        `keys_version` is the version that the keys had when the caller read `limits`. If any key has changed since,
         counts nothing and returns None. The caller must then reread the key and try again.
         """
 
@@ -125,7 +125,7 @@ def gate_file(url: str | None, data: Path) -> Path:
 
 
 def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
-    """Opens the gate at the URL or, without a URL, the one in the data directory.
+    """Opens the gate at the URL or, if there is no URL, the gate in the data directory.
 
     Must be called in a running event loop. Raises OperatorError if the URL is not valid or if this version does not
     recognise the file. Raises Unavailable if the file cannot be opened.
@@ -152,7 +152,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:
-    """Returns the active bans. Raises Unavailable."""
+    """Returns the active bans. Raises Unavailable if the gate fails."""
     found = {
         key_id: Ban(key_id, w.ban_start / SECOND, w.ban_end / SECOND, w.bans)
         async for rows in gate.all_windows()

@@ -4,7 +4,7 @@
 --
 -- ARGV[1]   the time in milliseconds. If empty, the script uses the Redis clock, so the nodes' clocks do not matter.
 -- ARGV[2-4] the ban policy: length and ceiling in milliseconds, and the threshold. A threshold of 0 means the key's
---           per-minute limit, at most 1,000.
+--           per-minute limit, but at most 1,000.
 -- ARGV[5]   the changes to announce, as bits: 1 live added, 2 live edited, 4 live keys; 8, 16 and 32 for staging. Empty
 --           in Redis Cluster, where the versions are in another slot and the worker has already compared them.
 -- ARGV[6]   the calls, 40 bytes each: the operation, the version of the keys when the limits were read, the limits per

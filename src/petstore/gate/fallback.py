@@ -53,7 +53,7 @@ class FallbackGate:
             fallback = self._fallback_after(error)
             if not self._shared.down:
                 # Only this key's shard is down, and Redis has already checked `keys_version`, so pass the file's own
-                # version. The caller's version would never match it, and the worker would reread the key forever.
+                # version. The caller's version would never match it, so the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -71,8 +71,8 @@ class FallbackGate:
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         """Announces changes. During an outage, the announcements reach only this node's workers.
 
-        Other nodes do not need them, because they use no cached pages during an outage and reread keys every second.
-        After the outage, each worker's first batch announces every kind of change.
+        Workers on other nodes do not need the announcements, because during an outage, workers use no cached pages and
+        reread keys every second. After the outage, each worker's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. Reraises QueueFull, because Redis is still available in that case."""
+        """Returns the fallback. If the error is QueueFull, raises it again, because Redis is still available."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

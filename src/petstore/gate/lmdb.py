@@ -1,9 +1,9 @@
 """The gate for a single machine: a memory-mapped LMDB file shared by the workers and the command line.
 
 LMDB's write lock makes each transaction atomic across processes, and is released if its holder is killed. The file is
-not synced while it is in use. The kernel keeps the written pages, so only a power cut or a kernel crash can lose
-counters (see recovery.py). Disk space is allocated in advance, so that a full disk causes an error instead of a SIGBUS.
-The gate is not thread-safe.
+not synced while it is in use. The kernel keeps the written pages, so counters can be lost only in a power cut or a
+kernel crash (see recovery.py). Disk space is allocated in advance, so that a full disk causes an error instead of a
+SIGBUS. The gate is not thread-safe.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from petstore.usage import AdmissionTotal
 INITIAL_SIZE = 16 * 1024 * 1024
 SWEEP_BATCH = 250  # records to check per transaction; each transaction blocks the event loop for about 0.5 ms
 SWEEP_BATCHES_MAX = 40  # maximum batches per sweep
-SWEEP_PERIOD = 120  # the number of sweeps, at one per second, that together check every record once
+SWEEP_PERIOD = 120  # how many sweeps it takes to check every record once; there is about one sweep per second
 READ_BATCH = 1_000
 STEPS_MAX = 100  # maximum steps per transaction; 100 steps block other workers for about 300 µs
 

@@ -122,7 +122,7 @@ def not_recognised(path: Path) -> OperatorError:
 def readable(path: Path, *, in_use: bool = False) -> bool:
     """Whether LMDB can read the whole file. Reads it in a child process, because a damaged file can cause a SIGBUS.
 
-    Set `in_use` if other processes may be writing to the file. This enables LMDB's locking.
+    Set `in_use`, which enables LMDB's locking, if other processes may be writing to the file.
     """
     child = os.fork()
     if child == 0:

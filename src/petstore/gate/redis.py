@@ -170,7 +170,7 @@ class RedisGate:
         return self._probe is not None
 
     async def sweep(self, now: float) -> None:
-        """Does nothing, because Redis removes expired records."""
+        """Does nothing, because Redis removes expired records itself."""
 
     async def close(self) -> None:
         self._closed = True

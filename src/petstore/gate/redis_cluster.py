@@ -1,6 +1,6 @@
 """The link to a Redis Cluster. It finds the shard that owns a slot, and handles shards that do not respond.
 
-It never resends a command that a shard may already have executed, because that could count a request twice.
+It never resends a command that a shard may already have executed, because the request could be counted twice.
 """
 
 import asyncio
@@ -263,7 +263,7 @@ class ClusterLink:
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _probe(self, server: ServerAddress) -> None:
-        """Runs the script without records, which changes nothing, and marks the shard as up if that succeeds.
+        """Runs the script without records, so that it changes nothing. Marks the shard as up if the script succeeds.
 
         PING is not enough, because it succeeds even if the shard rejects writes during a failover.
         """

@@ -67,7 +67,7 @@ class SingleLink:
     """Implements `Link` with one connection to one server. After an error, the next command reconnects."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are the arguments for a redis-py connection. Sentinels, if any, report the host and the port."""
+        """`options` are the arguments for a redis-py connection. If there are Sentinels, they report host and port."""
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels
@@ -108,7 +108,7 @@ class SingleLink:
         return self._lock.locked()
 
     async def command(self, *words: Any) -> Any:
-        """Sends one command and returns the reply. Raises Unavailable."""
+        """Sends one command and returns the reply. Raises Unavailable on failure."""
         (reply,) = await self.send([words])
         return reply
 
@@ -145,7 +145,7 @@ class SingleLink:
             await self._sentinels.close()
 
     async def _checked(self, reply: Any) -> Any:
-        """Returns the reply. If it is an error, disconnects, in case the primary changed, and raises Unavailable."""
+        """Returns the reply. If it is an error, disconnects in case the primary has changed, and raises Unavailable."""
         if isinstance(reply, Exception):
             await self._disconnect()
             raise unavailable(reply) from reply
@@ -187,7 +187,7 @@ class Sentinels:
 
     def __init__(self, servers: Sequence[ServerAddress], options: dict[str, Any], service: str) -> None:
         """`options` are the arguments for a redis-py connection, without host and port."""
-        # With protocol version 3, the reply would be a map.
+        # Use protocol version 2, because in version 3, the reply to SENTINEL MASTER is a map.
         self._links = [SingleLink({**options, "host": host, "port": port, "protocol": 2}) for host, port in servers]
         self._service = service
 

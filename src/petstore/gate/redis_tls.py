@@ -25,7 +25,7 @@ class TlsConnection(SSLConnection):
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Creates an SSL context from the `ssl_*` options in a URL. Raises ValueError.
+    """Creates an SSL context from the `ssl_*` options in a URL. Raises ValueError if they are not valid.
 
     If the options specify a CA, only that CA is trusted. By default, redis-py would also trust the system's CAs.
     """

@@ -38,7 +38,7 @@ def open_link(url: str) -> SingleLink | ClusterLink:
 def connection_options(url: str) -> dict[str, Any]:
     """Returns the arguments for a redis-py connection, without host and port if the URL lists several servers.
 
-    Raises ValueError.
+    Raises ValueError if the URL is not valid.
     """
     parts = urlsplit(url)
     if parts.scheme not in REDIS_SCHEMES:
@@ -58,7 +58,7 @@ def connection_options(url: str) -> dict[str, Any]:
 
 
 def _check_options(query: str, known: Sequence[str]) -> None:
-    """Raises ValueError for unknown options. redis-py would not report them until it connects."""
+    """Raises ValueError for unknown options, because redis-py would not report them until it connects."""
     unknown = [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
     if not all(map(str.isidentifier, unknown)):
         raise ValueError("the query is not valid; write ? and @ in a password as %3F and %40")
@@ -67,7 +67,7 @@ def _check_options(query: str, known: Sequence[str]) -> None:
 
 
 def _servers(url: str) -> list[ServerAddress]:
-    """Returns the servers listed in a URL. Raises ValueError."""
+    """Returns the servers listed in a URL. Raises ValueError if the list is not valid."""
     servers = []
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         host, _, port = server.rpartition(":")
@@ -78,7 +78,7 @@ def _servers(url: str) -> list[ServerAddress]:
 
 
 def _sentinel_link(url: str) -> SingleLink:
-    """Returns a link to the primary that the Sentinels report. Raises ValueError."""
+    """Returns a link to the primary that the Sentinels report. Raises ValueError if the URL is not valid."""
     parts = urlsplit(url)
     service = parts.path.strip("/")
     if not service:

@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
     sha256: str
-    schema: int  # the schema version; a backup with a newer one than ours cannot be restored
+    schema: int  # the schema version; a release with an older schema cannot restore the backup
     rows: dict[str, int]
 
 

@@ -42,7 +42,7 @@ class Restored(NamedTuple):
     manifest: Manifest
     kept: Path | None  # the directory that contains the replaced files
     unreadable: list[str]  # replaced files whose highest ids could not be read
-    revived: list[Revoked]  # keys and operators that were revoked after the backup and are now active again
+    revived: list[Revoked]  # keys and operators that were revoked after the backup was made, and are active again
 
 
 class Kept(NamedTuple):
@@ -56,7 +56,7 @@ class Kept(NamedTuple):
 def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: AuditEntry, bar: Bar) -> Kept:
     """Writes and verifies a backup named after the current time. Keeps the newest `keep` backups and deletes the rest.
 
-    Ignores files with any other kind of name. If the backup fails, raises OperatorError or Unavailable and deletes
+    Ignores files that are not named after a time. If the backup fails, raises OperatorError or Unavailable and deletes
     nothing.
     """
     _check_source(settings, directory / "petstore.dump")
@@ -95,15 +95,15 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 def _next_name(directory: Path) -> Path:
     """Returns a file name that contains the current time.
 
-    If the newest backup's name contains the same time or a later one, uses the following second. As a result, names are
-    unique and sort by age.
+    If the newest backup's name already contains this time or a later one, the new name contains the second after that
+    time. As a result, names are unique and sort by age.
     """
     newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
     return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
 
 
 def _time_of(name: str) -> int:
-    """Returns the time in a backup's file name, in Unix seconds, or 0 for any other name."""
+    """Returns the time in a backup's file name as a Unix time, or 0 if this is not the name of a backup."""
     try:
         second = calendar.timegm(time.strptime(name, _TIME_FORMAT))
     except ValueError:
@@ -211,7 +211,7 @@ def _check_source(settings: Settings, target: Path) -> None:
 
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
-    """Raises OperatorError if `target` cannot be written. `force` allows an existing regular file to be replaced."""
+    """Raises OperatorError if a backup must not be written to `target`. `force` allows it to replace a regular file."""
     check_encoding(target)
     with os_errors_of(target):
         check_target(target, data_dir.trusted_users(data))
@@ -275,7 +275,7 @@ def _prepare(source: Path, member: Member, path: Path, replaced: Path, entry: Au
     """Checks and migrates a staged file, and adds the audit entry. Raises OperatorError if the file is damaged.
 
     Returns False if the file to be replaced cannot be read. In that case, new records may reuse ids that were assigned
-    after the backup.
+    after the backup was made.
     """
     _check_member(source, member, path)
     migrate(path)

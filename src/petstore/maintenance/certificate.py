@@ -41,7 +41,7 @@ def served_expiry(server: ssl.SSLContext, cert: Path, *, expired_too: bool = Fal
 
 
 def _not_after(server: ssl.SSLContext, client: ssl.SSLContext) -> float:
-    """Returns the expiry time of the server's certificate, in Unix seconds. Raises SSLError."""
+    """Returns the expiry time of the server's certificate, in Unix seconds. Raises SSLError if the handshake fails."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(to_client, to_server)
     server_end = server.wrap_bio(to_server, to_client, server_side=True)

@@ -17,7 +17,7 @@ Progress = Callable[[int], None]  # called after each batch with the number of a
 
 
 class Copied(NamedTuple):
-    """How many rows were copied, and their checksum. `what` names a table in an environment, or the quotas."""
+    """The number and the checksum of the copied rows. `what` names an environment and a table, or is `quotas`."""
 
     what: str
     rows: int

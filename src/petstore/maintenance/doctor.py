@@ -1,4 +1,4 @@
-"""Implements `petstore check`, which checks everything that the service needs without changing anything.
+"""Implements `petstore check`, which checks everything that the service needs and changes nothing.
 
 The command can be used while the service is running.
 """
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 def warnings_of(settings: Settings) -> list[str]:
     """Returns warnings about settings that are valid but probably unintended."""
     found = [
-        f"--trusted-proxy {network}: every client can claim any address and avoid the limit per address;"
+        f"--trusted-proxy {network}: every client can claim any address and evade the per-address limit;"
         " give the proxy's address"
         for network in settings.trusted_proxies
         if network.endswith("/0")
@@ -178,7 +178,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
     faults = []
     if free < free_bytes:
         faults.append(
-            f"only {free // 2**20} MiB are free; delete old backups or other files (in the data directory, only"
+            f"only {free // 2**20} MiB are free; delete old backups or other files (in the data directory, delete only"
             " replaced-… and gate.mdb.damaged-…)"
         )
     if system.f_files and system.f_favail < free_files:
@@ -187,7 +187,7 @@ def _free_space(data: Path, free_bytes: int, free_files: int) -> Finding:
 
 
 def _last_backup(data: Path) -> Finding:
-    """Checks the age of the last backup or, if there is none, of the data directory's lock file."""
+    """Checks the age of the last backup. If there is none, checks the age of the data directory's lock file."""
     about, warning = "none yet", "there is no backup"
     at = time.time()
     with contextlib.suppress(FileNotFoundError):

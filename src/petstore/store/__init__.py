@@ -1,4 +1,4 @@
-"""Opens each environment's store: a database, with one class for each kind of data."""
+"""Opens each environment's store, which consists of a database and one class for each kind of data."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -62,8 +62,8 @@ def open_stores(
 ) -> dict[Environment, Store]:
     """Opens the stores at a URL or, if there is no URL, the SQLite files in the data directory.
 
-    Must be called inside the event loop. Raises OperatorError, and leaves no database open, if the URL is invalid or if
-    this version cannot use the store.
+    Must be called inside the event loop. If the URL is invalid or this version cannot use the store, raises
+    OperatorError and leaves no database open.
     """
     databases: Sequence[Database]
     if url is None:

@@ -1,6 +1,6 @@
 """Stores the adders: the API keys, imports and operators that add animals.
 
-Each animal refers to its adder by a number, which takes one to four bytes. A name would take about 30 bytes.
+Each animal refers to its adder by a number, which takes at most four bytes, whereas a name would take about 30.
 """
 
 from petstore.pets import Adder
@@ -15,7 +15,7 @@ def enrolled(schema: str, adder: Adder) -> Statement:
 
 
 def number_of(db: Database, adder: Adder) -> Transaction[int]:
-    """Returns an adder's number, after assigning one if the adder is new. Runs as part of a transaction."""
+    """Returns an adder's number. If the adder is new, assigns a number first. Runs as part of a transaction."""
     yield enrolled(db.schema, adder)
     rows = yield Statement(f"SELECT id FROM {db.schema}.adders WHERE kind = $1 AND name = $2", adder)
     return int(rows[0][0])

@@ -39,8 +39,8 @@ class Audit:
     ) -> FoundEntries:
         """Returns the entries that match all arguments, newest first. Empty arguments match every entry.
 
-        `action` and `subject` must match exactly. `actor` can be any part of the actor, and `text` any part of the
-        subject or the detail. Each call searches at most `search_step` entries.
+        `action` and `subject` must match exactly. `actor` is a substring of the actor, and `text` is a substring of
+        the subject or the detail. Each call searches at most `search_step` entries.
         """
         start = INT64_MAX if before is None else before
         step = self._db.bounds.search_step
@@ -62,7 +62,7 @@ class Audit:
         return f"SELECT id, {columns} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"
 
     async def _end_of_step(self, start: int) -> tuple[int, bool]:
-        """Returns the number at which a search from `start` ended, and whether there may be older entries."""
+        """Returns the entry number at which a search from `start` ended, and whether there may be older entries."""
         step = self._db.bounds.search_step
         last = await self._db.read_long(f"{self._entries('at')} OFFSET $3", start, 1, step - 1)
         return (last[0][0], True) if last else (0, False)

@@ -32,12 +32,12 @@ class Bounds(NamedTuple):
 
     timeouts: Timeouts = CLIENT
     check_interval: float = 0.1  # how often to check for writes whose deadline has passed
-    idle_transaction_timeout: float = 5.0  # after which PostgreSQL ends an idle transaction and releases its locks
+    idle_transaction_timeout: float = 5.0  # PostgreSQL ends a transaction that has been idle for this long
 
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals per transaction of an import or a removal; create requests wait while one runs
+    import_chunk: int = 2_000  # animals per transaction in imports and removals; create requests wait for each one
     # Imports stop when fewer bytes than this are free on the disk. The reserve is needed for create requests, and for
     # the write-ahead log if the import is undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
@@ -70,7 +70,7 @@ class PutRows(NamedTuple):
 
 
 class Unchanged(PetstoreError):
-    """Raised by a transaction that has nothing to change. `Database.write` rolls it back and returns `result`."""
+    """Raised to end a transaction without changes. `Database.write` rolls it back and returns `result`."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -148,7 +148,7 @@ class Database(Protocol):
     def contains(self, column: str, place: int) -> str:
         """Returns a SQL condition that is true if the column contains the parameter `$place`.
 
-        The condition converts A to Z in the column to lower case, so the parameter must not contain these capitals.
+        The condition converts A to Z in the column to lower case, so the parameter must not contain A to Z as capitals.
         """
 
     def lock_pet_ids(self) -> Transaction[None]:
@@ -159,7 +159,7 @@ class Database(Protocol):
         """
 
     def draw_pet_ids(self, count: int) -> Transaction[int]:
-        """Reserves `count` consecutive ids and returns the first. Call `lock_pet_ids` first."""
+        """Reserves `count` consecutive ids and returns the lowest. Must be called after `lock_pet_ids`."""
 
     def raise_last_id(self, table: str, last: int) -> Transaction[None]:
         """Ensures that every id assigned later in this table is higher than `last`."""

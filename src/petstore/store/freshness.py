@@ -3,8 +3,8 @@
 Every write declares what kinds of changes it makes: adding animals, editing animals, changing keys, or none of these.
 After the commit, but before the caller receives the result, `announce` increments a version in the gate for each kind
 of change. Every request passes through the gate, which checks that the worker's copy of the key is up to date and
-returns the current versions for animals. A worker therefore never uses a cached page or key that is older than the last
-announced change.
+returns the current versions for added and edited animals. A worker therefore never uses a cached page or key that is
+older than the last announced change.
 
 A process can die between committing a change and announcing it. For this reason, a transaction that edits animals or
 changes keys also increments a number in the single-row table `changes`. New animals need no such number, because ids
@@ -51,10 +51,10 @@ def numbers_sql(schema: str) -> str:
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
-    """Returns the statement that increments the numbers for these changes, or an empty string if there are none.
+    """Returns the statement that increments the numbers for these changes, or an empty string if no number changes.
 
-    A transaction must execute this statement last. It then never waits for another lock while it holds the lock on this
-    row, so it cannot deadlock.
+    A transaction must execute this statement last, so that it never waits for another lock while it holds the lock on
+    the row in `changes`. Otherwise, transactions could deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
     return f"UPDATE {schema}.changes SET {raised}" if raised else ""
@@ -71,7 +71,7 @@ class Freshness:
         self.checked = self.due = -math.inf  # when `check_at` last ran, and when it is next due
 
     async def announce(self, changes: Collection[Change], reached: Numbers) -> None:
-        """Announces changes that have just been committed. Raises Unavailable if that fails.
+        """Announces changes that have just been committed. Raises Unavailable on failure.
 
         `reached` contains the numbers as of the end of the transaction. Ids and numbers are committed in ascending
         order, so this also announces all earlier changes of the same kinds.
@@ -82,9 +82,10 @@ class Freshness:
             self.announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
 
     async def check(self) -> None:
-        """Reads the numbers from the store, and announces any that have changed. Raises Unavailable if that fails.
+        """Reads the numbers from the store, and announces each kind of change whose number has changed.
 
-        Numbers can also decrease, when the newest animal is removed or a backup is restored.
+        A number can also be lower than before, if the newest animal was removed or a backup was restored. Raises
+        Unavailable if the store or the gate fails.
         """
         found = await self._read_numbers()
         if found != self.announced:
@@ -95,8 +96,8 @@ class Freshness:
     async def check_at(self, now: float) -> None:
         """Calls `check`, and records when the next check is due. Raises Unavailable if the check fails.
 
-        Callers skip this call while `checked <= now < due`, which is false if the clock has been set back. Only the
-        request that makes the call waits for the check.
+        Callers skip this call while `checked <= now < due`. The lower bound forces a new check if the clock has been
+        set back. Only the request that makes the call waits for the check.
         """
         self.checked, self.due = now, now + CHECK_SECONDS
         try:

@@ -18,7 +18,7 @@ from petstore.store.pets import inserted_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
-INTERRUPTED_AFTER = 60.0  # seconds without a new chunk before a running import is shown as `interrupted`
+INTERRUPTED_AFTER = 60.0  # a running import with no new chunk for this many seconds is shown as `interrupted`
 
 
 class Imports:
@@ -32,7 +32,7 @@ class Imports:
             " WHERE c.import_id = $1"
         )
 
-    # Reading. These methods report a running import as `interrupted` if, at the time `now`, its last chunk is too old.
+    # Reading. A running import whose last chunk is too old at the time `now` is reported as `interrupted`.
 
     async def get(self, import_id: str, now: float) -> Import | None:
         found = await self._read("WHERE id = $2", now, import_id)
@@ -44,7 +44,7 @@ class Imports:
         return await self._read("WHERE (at, id) < ($2, $3) ORDER BY at DESC, id DESC LIMIT $4", now, *last, limit)
 
     async def of_file(self, sha256: str, now: float) -> Import | None:
-        """Returns the running import of a file with this hash or, if none is running, the newest finished import."""
+        """Returns the running import of a file with this hash or, if none is running, the newest finished one."""
         order = "ORDER BY state = 'running' DESC, at DESC, id DESC LIMIT 1"
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
@@ -67,11 +67,11 @@ class Imports:
     # Adding
 
     async def begin(self, sha256: str, total: int, entry: AuditEntry, repeats: str = "") -> Import:
-        """Begins an import of `total` animals. The audit entry's subject is the file name.
+        """Begins an import of `total` animals. The subject of `entry` is the file name.
 
-        If a file with the same content is being imported, returns that import instead. If the same content has already
-        been imported, returns the newest of those imports, unless `repeats` is its id. Raises OperatorError if the disk
-        is nearly full.
+        If a file with the same content is already being imported, returns the running import. If such a file has been
+        imported before, returns the newest finished import, unless `repeats` is that import's id. Raises OperatorError
+        if the disk is nearly full.
         """
         self._db.check_space()
         new = Import(
@@ -97,7 +97,7 @@ class Imports:
             if done and done[0][0] != repeats:
                 yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
                 return False
-            # Record how many animals the file contains. An interrupted import adds fewer.
+            # Record how many animals the file contains, although an import that is interrupted adds fewer.
             named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
             yield recorded(self._db.schema, named)
             return True
@@ -139,9 +139,9 @@ class Imports:
     ) -> bool:
         """Removes an import's animals, except those that an operator has changed.
 
-        Returns False if the import has already been undone. Resumes an interrupted undo. Several processes can undo the
-        same import at the same time. Records `entry` when the undo begins. Calls `removing` with the number of animals
-        processed so far.
+        Returns False if the import has already been undone. If an earlier undo was interrupted, resumes it. Several
+        processes can undo the same import at the same time. Records `entry` when the undo begins. Calls `removing` with
+        the number of animals processed so far.
         """
 
         def begin() -> Transaction[bool]:
@@ -175,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Counts the import's animals that have been removed, that are kept, and that are still to be removed."""
+        """Returns how many of the import's animals have been removed, are kept, and remain to be removed."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",

@@ -25,8 +25,8 @@ from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
 
-# The column to sort by in each sort order, the operator that selects the rows after the last row of the previous page,
-# and the direction.
+# For each sort order, the column to sort by, the SQL comparison that selects the rows after the previous page, and the
+# direction.
 _SORTS: dict[KeySort, tuple[str, str, str]] = {
     "created": ("k.created", "<", "DESC"),
     "name": ("k.name", ">", "ASC"),
@@ -45,7 +45,7 @@ class Keys:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._select = f"SELECT {KEY_COLUMNS} FROM {db.schema}.keys AS k"
-        # Returns exactly one row, even if no key is found. The first column is the number of the latest key change.
+        # This query returns one row even if no key is found. The first column is the number of the latest key change.
         self._of_secret = (
             f"SELECT c.keys, secrets.expires, {KEY_COLUMNS} FROM {db.schema}.changes AS c"
             f" LEFT JOIN {db.schema}.secrets ON secrets.digest = $1 LEFT JOIN {db.schema}.keys AS k"
@@ -53,10 +53,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, whatever the key's state, or None if there is no such key.
+        """Returns the key whose secret has this hash, in any state, or None if there is no such key.
 
-        If the secret expires before the key does, the returned key has the secret's expiry time. Even a result of None
-        is returned only after all key changes that affect it have been announced.
+        If the secret expires before the key does, the returned key has the secret's expiry time. If the store contains
+        an unannounced key change, announces the change before returning, even if the result is None.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -112,7 +112,7 @@ class Keys:
         return [key_from_row(self._db.environment, row) for row in rows]
 
     async def by_id(self, key_ids: Sequence[str]) -> dict[str, ApiKey]:
-        """Returns the keys with these ids, keyed by id. Skips unknown ids."""
+        """Returns a dictionary that maps each of these ids to its key. Skips unknown ids."""
         rows = await self._db.read(f"{self._select} WHERE k.id = ANY($1)", list(key_ids))
         return {row[0]: key_from_row(self._db.environment, row) for row in rows}
 
@@ -176,15 +176,15 @@ class Keys:
         await self._db.write(rotation, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
-        """Returns when the last of a rotated key's old secrets expires, or None if only the newest secret works."""
+        """Returns the time when the last of a key's old secrets expires, or None if only the newest secret works."""
         working = f"SELECT max(expires) FROM {self._db.schema}.secrets WHERE key_id = $1 AND expires > $2"
         ((until,),) = await self._db.read(working, key_id, now)
         return None if until is None else float(until)
 
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
-        """Expires all of the key's secrets except the newest."""
+        """Invalidates all of the key's secrets except the newest."""
         schema = self._db.schema
-        # Use 0, because a node whose clock is slow would still accept a secret that expires at the current time.
+        # Use 0, because a node whose clock is behind would still accept a secret that expires at the current time.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 

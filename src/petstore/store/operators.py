@@ -17,7 +17,7 @@ class Operators:
         self._table = f"{db.schema}.operators"
 
     async def find(self, digest: bytes) -> Operator | None:
-        """Returns the unrevoked operator whose token has this hash, or None if there is none."""
+        """Returns the operator whose token has this hash, or None if there is none or the operator is revoked."""
         return await self._one("digest = $1 AND revoked IS NULL", digest)
 
     async def get(self, name: str) -> Operator | None:

@@ -54,10 +54,10 @@ class Removals:
     # Changing
 
     async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
-        """Removes the animals with these ids. Skips ids that do not exist. Removed ids are never assigned again.
+        """Removes the animals with these ids. Skips ids that do not exist.
 
-        A client that retries a create with the same idempotency key still gets the original response, even if the
-        animal has been removed.
+        The ids of removed animals are never assigned again. A client that retries a create request with the same
+        idempotency key still gets the original response, even if the animal has been removed.
         """
         removal_id = new_removal_id()
 
@@ -75,11 +75,11 @@ class Removals:
     async def remove_matching(
         self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the matching animals whose ids are at most `up_to`, and returns the removal.
+        """Removes the matching animals whose ids are at most `up_to`, and returns a record of the removal.
 
-        Removes a limited number of animals in each transaction, so that create requests never wait long. If this call
-        is interrupted, the removal contains the animals removed so far. After each transaction, calls `removing` with
-        their number.
+        Removes a limited number of animals in each transaction, so that create requests never wait long. After each
+        transaction, calls `removing` with the number of animals removed so far. If this call is interrupted, those
+        animals stay removed, and an operator can restore them together.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -124,7 +124,7 @@ class Removals:
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
-        """Restores all animals that a removal removed, and returns how many were restored.
+        """Restores the animals from a removal that have not been restored yet, and returns how many it restored.
 
         Restores a limited number of animals in each transaction, so that create requests never wait long. If this call
         is interrupted, another call restores the rest. Calls `restoring` with the number of animals restored so far.
@@ -180,8 +180,8 @@ class Removals:
 def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
     """Returns the audit entry for animals that are removed or restored together.
 
-    The entry's subject is the removal's id or, for a single animal, the animal's id, so that the entry appears in the
-    animal's history.
+    The entry's subject is the removal's id. For a single animal, the subject is the animal's id, so that the entry
+    appears in the animal's history.
     """
     if len(pets) == 1:
         one = entry_of(pets[0], entry)

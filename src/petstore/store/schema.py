@@ -33,13 +33,13 @@ class Table(NamedTuple):
 
 
 # The columns for animals and for new animals, in the same order as the fields of `Pet` and `NewPet`. TYPES contains
-# the PostgreSQL types of these columns.
+# the PostgreSQL types of the columns for new animals.
 PET_FIELDS: tuple[str, ...] = Pet.__struct_fields__
 NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
 PET_COLUMNS = ", ".join(PET_FIELDS)
 NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
-# The columns of a key. They do not include the environment, because each store belongs to only one.
+# The columns of a key. They do not include the environment, because a store has keys of only one environment.
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
@@ -92,8 +92,8 @@ TABLES = (
 # Tables that describe the database itself. They are not copied.
 OWN_TABLES = ("changes", "copying")
 
-# Not a real table. Its rows contain the last id assigned in each table, which can be higher than the highest id that
-# remains, because rows can be removed. Writing such a row can raise the last id but never lower it.
+# Not a real table. Each row contains the last id assigned in one of the tables. That id can be higher than any id in
+# the table, because rows can be removed. Writing a row to COUNTERS can raise the last id but never lower it.
 COUNTERS = Table("counters", ("name", "last"), ("name",))
 
 
@@ -162,10 +162,10 @@ def can_be_stored(text: str) -> bool:
 
 
 def spellings(text: str) -> list[str]:
-    """Returns the forms of a string to search for, or an empty list if no stored string can contain the string.
+    """Returns the spellings of a text to search for, or an empty list if no stored string can contain the text.
 
-    Both backends search text in which only A to Z have been converted to lower case. To find other letters in any case,
-    the forms contain those letters as typed, in lower case, in upper case and in title case.
+    Both backends search strings in which only the letters A to Z have been converted to lower case. To match other
+    letters in any case, the spellings contain them as typed, in lower case, in upper case and in title case.
     """
     if not text or not can_be_stored(text):
         return []

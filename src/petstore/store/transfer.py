@@ -15,7 +15,7 @@ class Transfer:
         self._db = db
 
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
-        """Adds all of the rows or, on failure, no rows. The rows must be ordered by primary key.
+        """Adds the rows in a single transaction. The rows must be ordered by primary key.
 
         Ids that the store assigns later are higher than the ids of these rows.
         """

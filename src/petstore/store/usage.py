@@ -27,14 +27,14 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# The usage rows that expire: a table, an interval, and how many seconds to keep the rows. If the number is None,
-# `usage_days` applies.
+# Which usage rows expire: the table, the interval, and how many seconds to keep the rows. None means that `usage_days`
+# applies.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
     (USAGE_TOTALS, MINUTE, TOTAL_MINUTES_KEPT),
 )
-EXPIRE_MAX = 500  # rows deleted per statement; few, so that create requests do not wait long for the write lock
+EXPIRE_MAX = 500  # rows deleted per statement; small, so that create requests do not wait long for the write lock
 
 
 class Usage:
@@ -55,13 +55,13 @@ class Usage:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Computes how much each total has grown since the last call, and records the increase as usage at `at`.
+        """Compares each total with the stored total, and adds the increase to the usage at time `at`.
 
         If `late` is true, also records `at` as the time when the keys were last used, because a worker that was killed
-        may not have done so.
+        might not have recorded it.
 
-        Each admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
-        The transaction that adds admissions also stores the highest total seen in each epoch.
+        The transaction that adds admissions also stores the highest total seen in each epoch. As a result, each
+        admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
         """
         # Read without a lock first, because most totals have not grown since the last call.
         key_ids = sorted({total.key_id for total in totals})

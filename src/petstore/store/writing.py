@@ -1,4 +1,4 @@
-"""Code shared by both backends' writers: queued creates, idempotent replays, and delivery of results."""
+"""Code shared by both backends' writers: queued create requests, idempotent replays, and delivery of results."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from petstore.store.schema import new_pet_row
 
 @dataclass(slots=True, eq=False)
 class AddPet:
-    """A queued create."""
+    """A queued request to add an animal."""
 
     future: "asyncio.Future[Added]"
     deadline: float  # a time on the writer's clock
@@ -22,21 +22,21 @@ class AddPet:
     idempotency_key: IdempotencyKey | None
     key_id: str  # the id of the API key that adds the animal
     result: Added | Exception | None = None
-    alone: ClassVar[bool] = False  # creates share a transaction with other writes
+    alone: ClassVar[bool] = False  # can share a transaction with other writes
 
 
 def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
-# Maps the name of each idempotency key to the digest of its first request body and the animal that was added.
+# Maps the name of each idempotency key to the digest of the first request's body and the animal that it added.
 Records = dict[tuple[str, str], tuple[bytes, Pet]]
 
 
 def first_uses(batch: Iterable[AddPet], recorded: Collection[tuple[str, str]] = ()) -> list[AddPet]:
-    """Returns the creates to write.
+    """Returns the requests whose animals must be added.
 
-    These are all creates without an idempotency key, and the first create for each key that has no record yet.
+    These are all requests without an idempotency key, and the first request for each key that has no record yet.
     """
     used = set(recorded)
     first = []
@@ -59,7 +59,7 @@ def new_records(written: Iterable[AddPet]) -> Records:
 
 
 def replay(batch: Iterable[AddPet], records: Records) -> None:
-    """Sets the result of each create that was not written because its idempotency key already has a record."""
+    """Sets the result of each request that added no animal because its idempotency key already has a record."""
     for add in batch:
         if add.result is None and add.idempotency_key is not None:
             add.result = _replayed(add.idempotency_key, records)

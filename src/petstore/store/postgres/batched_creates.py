@@ -92,7 +92,7 @@ SELECT input.pet_id, inserted.id IS NOT NULL FROM input LEFT JOIN inserted ON in
 def _earlier_sql(schema: str) -> str:
     """Returns the query for existing idempotency records, which contain the animal as it was originally added.
 
-    It is a separate statement, because it must see records that were committed while the batch waited for a lock.
+    This is a separate statement, because it must see records that were committed while the batch waited for a lock.
     """
     columns = ", ".join(f"known.{field}" for field in NEW_PET_FIELDS)
     return (
@@ -150,12 +150,12 @@ class BatchedCreates:
         return future
 
     async def drain(self) -> None:
-        """Waits until all queued creates have finished."""
+        """Waits until the queue is empty and the last batch has finished."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def _write(self) -> None:
-        """Writes batches until the queue is empty. Creates that arrive during a write form the next batch."""
+        """Writes batches until the queue is empty. Animals queued during a write form the next batch."""
         try:
             while self._waiting:
                 count = min(BATCH_MAX, self._bounds.batch)
@@ -171,7 +171,7 @@ class BatchedCreates:
             self._writing = None
 
     def _in_time(self, batch: list[AddPet]) -> list[AddPet]:
-        """Returns the creates that have enough time left, rejects those that are too late, and drops cancelled ones."""
+        """Returns the requests with enough time left, rejects those that are too late, and drops cancelled ones."""
         latest = time.monotonic() + self._bounds.timeouts.reserve
         in_time = []
         for add in batch:
@@ -195,7 +195,7 @@ class BatchedCreates:
             if new:
                 await self._freshness.announce(ADDED, Numbers(added=max(new)))
         except PetstoreError as outage:
-            # The queued creates would fail for the same reason, so report the error to their callers immediately.
+            # Queued requests would fail for the same reason, so report the error to their callers immediately.
             batch, self._waiting = batch + self._waiting, []
             results = [outage] * len(batch)
         except Exception as bug:

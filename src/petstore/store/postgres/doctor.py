@@ -18,9 +18,9 @@ from petstore.timeouts import CLIENT
 
 STATEMENT_TIMEOUT = 5.0  # seconds; limits the wait for another transaction's lock
 _SAFETY = {
-    "fsync": "a power cut can lose animals",
-    "full_page_writes": "a power cut can lose animals",
-    "synchronous_commit": "a crash can lose animals",
+    "fsync": "animals can be lost in a power cut",
+    "full_page_writes": "animals can be lost in a power cut",
+    "synchronous_commit": "animals can be lost in a crash",
 }
 
 

@@ -16,7 +16,7 @@ from petstore.store.writing import log_bug
 
 # Errors. Each exception type corresponds to a class of SQLSTATE codes.
 
-# These errors are bugs, except for NOT_BUGS, because PostgreSQL rejected the value, the row or the statement itself.
+# Except for NOT_BUGS, these errors are bugs. They mean that PostgreSQL rejected the value, the row or the statement.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
 # These subclasses are not bugs, because an operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
@@ -86,12 +86,11 @@ class PostgresPool:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
-        """Runs `work` with a connection and returns its result.
+        """Runs `work` with a connection and returns the result of `work`.
 
-        `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. By default, the
-        timeout is the one for a single call in a request. Raises Unavailable if the store fails. Passes on any
-        PetstoreError or unexpected exception that `work` raises, but raises OperatorError only in an operator's
-        command, never in a service.
+        `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
+        defaults to that of a single call in a request. Raises Unavailable if the store fails. Passes on any exception
+        from `work`, except that driver errors become Unavailable, as does OperatorError in a service.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -108,7 +107,7 @@ class PostgresPool:
             task.add_done_callback(_log_unseen_bug)
             raise
         except OperatorError as error:
-            # For example, a newer node may have migrated the schema. This node then keeps running until it is replaced.
+            # For example, a newer version may have migrated the schema. This node keeps running until it is replaced.
             if self._policy.serving:
                 raise Unavailable(str(error)) from error
             raise
@@ -267,7 +266,7 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
     """Terminates the connection at the deadline, because a hung server would not respond to ROLLBACK.
 
-    In that case, raises TimeoutError instead of asyncpg's exception, which may be an AttributeError.
+    If the deadline passes, raises TimeoutError in place of asyncpg's exception, which may be an AttributeError.
     """
     ended = False
 
@@ -293,7 +292,7 @@ def _terminate(connection: Connection) -> None:
 
 
 async def _discard(error: Exception, pool: asyncpg.Pool | None, connection: Connection) -> None:
-    """Terminates the connection if its protocol state is unknown. If the server is gone, expires all connections."""
+    """Terminates the connection if its protocol state is unknown. If the server is gone, replaces all connections."""
     if connection is not None and (not isinstance(error, asyncpg.PostgresError) or is_gone(error)):
         _terminate(connection)
     if pool is not None and is_gone(error):

@@ -55,7 +55,7 @@ class Snapshot:
 
 
 def record_entry(path: Path, entry: AuditEntry) -> None:
-    """Writes an audit entry to a file, which must have the newest schema. Raises Unavailable if that fails."""
+    """Adds an audit entry to a file, which must have the newest schema. Raises Unavailable if the write fails."""
     with translating(path), contextlib.closing(connect(path)) as connection:
         run(connection, steps(recorded("main", entry)))
 

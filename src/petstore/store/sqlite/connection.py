@@ -1,4 +1,4 @@
-"""Opens connections to SQLite files, translates SQLite's errors, and provides the lock that queues writers."""
+"""Opens connections to SQLite files, translates SQLite's errors, and provides a fair lock for writers."""
 
 import fcntl
 import os
@@ -83,7 +83,7 @@ def set_busy_timeout(connection: apsw.Connection, seconds: float) -> None:
 
 # Errors
 
-# These errors are always bugs, because SQLite rejected the statement, the value or the row itself.
+# These errors are always bugs. They mean that SQLite rejected the statement, the value or the row.
 BUGS = (
     apsw.SQLError, apsw.ConstraintError, apsw.MismatchError, apsw.MisuseError, apsw.RangeError, apsw.TooBigError,
     apsw.BindingsError, apsw.IncompleteExecutionError, apsw.CursorClosedError, apsw.ThreadingViolationError,
@@ -91,7 +91,7 @@ BUGS = (
 
 
 def translate(error: Exception, path: Path) -> Exception:
-    """Converts an error that SQLite or the file system raised for `path` to Unavailable.
+    """Converts errors from SQLite and the file system to Unavailable. `path` is the path of the database file.
 
     Returns any other error, including a bug, unchanged.
     """
@@ -124,7 +124,7 @@ class WriteLock:
     """A file lock that the writers in all processes acquire before SQLite's own lock.
 
     SQLite waits for its lock by sleeping and retrying, so some writers can starve if several are busy. The kernel
-    grants a file lock in the order in which it was requested, and releases it if the process dies.
+    grants a file lock to processes in the order in which they request it, and releases it if its holder dies.
     """
 
     def __init__(self, path: Path) -> None:

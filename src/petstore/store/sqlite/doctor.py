@@ -16,7 +16,7 @@ _NEWEST = (
     "SELECT max(at) FROM (SELECT max(at) AS at FROM audit UNION ALL SELECT max(created) FROM idempotency"
     " UNION ALL SELECT max(created) FROM keys UNION ALL SELECT max(last_used) FROM keys)"
 )
-_ID_MAX = 2**62  # more ids than a service ever assigns; a forged file could contain a higher last id
+_ID_MAX = 2**62  # no service ever assigns this many ids, but a forged file could contain a higher last id
 
 Definitions = dict[tuple[str, str], str]  # the SQL for each table and index, keyed by kind and name
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-ROWS_MAX = 40  # rows per statement; small enough that the connection can cache a statement for every row count
+ROWS_MAX = 40  # rows per statement; small enough to cache a separate statement for each number of rows
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ def portions(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def rows_sql(columns: Sequence[str], rows: int) -> str:
-    """Returns a query whose result is its parameters, arranged in rows with these columns."""
+    """Returns a query that returns its own parameters as rows with these columns."""
     names = ", ".join(f"column{number} AS {column}" for number, column in enumerate(columns, 1))
     row = f"({', '.join('?' for _ in columns)})"
     return f"SELECT {names} FROM (VALUES {', '.join([row] * rows)})"

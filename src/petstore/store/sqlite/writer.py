@@ -37,7 +37,7 @@ from petstore.store.writing import AddPet, deliver, first_uses, new_records, new
 
 # If the write-ahead log is larger than this, the writer waits for readers, so that SQLite can restart the log.
 WAL_MAX = 32 * 1024 * 1024
-CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers, while other writers are blocked
+CHECKPOINT_TIMEOUT = 0.2  # how many seconds to wait for readers; other writers are blocked during this time
 
 T = TypeVar("T")
 _NUMBERS = numbers_sql("main")
@@ -89,7 +89,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Write] = deque()  # the event loop appends writes, and the thread removes them
         self._in_flight: list[Write] = []  # taken by the thread
-        self._thread_busy = False  # True from when the thread is woken until its last result arrives
+        self._thread_busy = False  # True if the thread has been woken and its last result has not arrived yet
         self._idle = asyncio.Event()
         self._idle.set()
         self._answering: set[asyncio.Task[None]] = set()
@@ -110,7 +110,7 @@ class Writer:
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """Queues a create. Raises Unavailable if the queue is full."""
+        """Queues an animal. Raises Unavailable if the queue is full."""
         future: asyncio.Future[Added] = self._loop.create_future()
         if deadline is None:
             deadline = self._clock() + self._timeouts.deadline
@@ -250,7 +250,7 @@ class Writer:
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
 
     def _take(self) -> list[Write]:
-        """Takes at most one batch from the queue. A write that must be alone gets its own batch."""
+        """Takes at most one batch from the queue. A write that must run alone gets its own batch."""
         taken: list[Write] = []
         while self._waiting and len(taken) < self._bounds.batch:
             if self._waiting[0].alone and taken:
@@ -303,7 +303,7 @@ class Writer:
                     write.result = write.work(connection)
                     changes.update(write.changes)
                 except Exception as error:
-                    # After some errors, such as a full disk, SQLite has rolled back the whole transaction.
+                    # After some errors, such as a full disk, SQLite has already rolled back the whole transaction.
                     if not connection.in_transaction:
                         raise
                     connection.execute("ROLLBACK TO call")
@@ -328,9 +328,9 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies the write-ahead log into the database file. Runs after the results have been passed to the event loop.
+        """Copies a long write-ahead log to the database file. Runs after the results are passed to the event loop.
 
-        Overlapping reads can prevent SQLite from restarting the log. If the log becomes too large, waits for readers.
+        Overlapping reads can keep SQLite from restarting the log. If the log becomes too large, waits for the readers.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
