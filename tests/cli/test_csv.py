@@ -96,7 +96,7 @@ def test_a_file_that_may_not_be_read_names_the_user(petstore: Commands) -> None:
         for path in (file, closed / "animals.csv"):
             said = as_nobody(partial(_stderr_of_import, petstore, path))
             reason = "the user nobody does not have permission to read this file"
-            remedy = "change the file's permissions, or pipe the file in and use - as FILE"
+            remedy = "change the file's permissions, or pipe the file to this command and use - as FILE"
             assert said == f"petstore: {path}: {reason}; {remedy}\n"
     assert "No such file" in petstore.fails_in_one_line("pets", "import", str(file))
     assert "Is a directory" in petstore.fails_in_one_line("pets", "import", str(petstore.data), "--format", "csv")

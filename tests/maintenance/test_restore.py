@@ -368,7 +368,7 @@ def test_restore_names_old_files_that_cannot_be_read(old: Commands, file: Path) 
     (old.data / "live.db").write_bytes(b"damaged" * 10_000)
     done = old.run("restore", str(file), "--force", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["kept"]
-    assert done.stderr == ("The old live.db could not be read, so ids assigned after the backup may be reused.\n")
+    assert done.stderr == ("The old live.db could not be read, so ids assigned after the backup might be reused.\n")
 
 
 def test_a_restore_is_in_both_audit_logs(old: Commands, file: Path) -> None:

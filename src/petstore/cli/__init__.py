@@ -26,9 +26,9 @@ COMMANDS = {
     "bans": ("petstore.cli.bans", "List and lift temporary bans."),
     "usage": ("petstore.cli.usage", "Show how many requests each key has sent, with a sparkline for each key."),
     "audit": ("petstore.cli.audit", "Show who did what, and when."),
-    "operators": ("petstore.cli.operators", "Add, list and revoke operators, who may sign in to the console."),
+    "operators": ("petstore.cli.operators", "Add, list and revoke operators, who can sign in to the console."),
     "console": ("petstore.cli.console", "Start the console, a web page for operators."),
-    "backup": ("petstore.cli.backup", "Back up all data to one file while the service runs."),
+    "backup": ("petstore.cli.backup", "Back up all data to one file, even while the service is running."),
     "restore": ("petstore.cli.backup", "Restore all data from a backup."),
     "copy": ("petstore.cli.copy", "Copy all data to other backends, such as PostgreSQL and Redis."),
     "check": ("petstore.cli.check", "Check the settings, the data, free space and the clock."),
@@ -72,7 +72,7 @@ def cli() -> None:
 
     \b
     First steps:
-      petstore serve                          start on 127.0.0.1:8080; the first start prints a key
+      petstore serve                          start on 127.0.0.1:8080; the first run prints a key
       petstore serve --demo                   start with example animals, keys and usage
       petstore keys create --plan pro         create another key
       petstore pets import animals.jsonl      import animals from a file
@@ -83,13 +83,13 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Runs a command. If an error occurs that the operator can correct, prints one line and exits with code 2."""
+    """Runs a command. On an error that the operator can correct, prints one line and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
-        sys.exit(outcome if isinstance(outcome, int) else 0)  # if a command raises Exit, click returns its exit code
+        sys.exit(outcome if isinstance(outcome, int) else 0)  # the outcome is an int if a command raised Exit
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -170,7 +170,7 @@ def _fail(message: str) -> None:
 def _end(code: int, message: str = "") -> None:
     try:
         sys.stdout.flush()
-    except OSError:  # otherwise, Python would flush stdout again on exit and print a traceback
+    except OSError:  # on exit, Python would flush stdout again and print a traceback
         sys.stdout = _null()
     with contextlib.suppress(OSError):
         click.echo(message, err=True, nl=bool(message))

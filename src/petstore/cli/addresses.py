@@ -1,7 +1,7 @@
 """Records the addresses of the service and the console, so that commands in another terminal can print them.
 
-On startup, the service and the console each write their address to the data directory. They do not remove it on
-shutdown, because their next start is likely to use the same address.
+The service and the console each write their address to the data directory on startup. The address stays there after
+shutdown, because it is likely to be used again.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def recorded_service(data: Path) -> ServiceAddress:
     """Returns the address of the most recently started service, or the default address if none was recorded."""
     try:
         return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
-    except (OSError, ValueError):  # the service has not started yet, or runs on another machine
+    except (OSError, ValueError):  # the service has never been started, or runs on another machine
         return ServiceAddress()
 
 
@@ -80,7 +80,7 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes an address to a file. Ignores errors such as a full disk, because only messages use the address."""
+    """Writes an address to a file. Ignores errors such as a full disk, because only messages show the address."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
         if os.geteuid() == 0:  # let the service's user read a file that root has written
@@ -88,7 +88,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _reachable(host: str) -> str:
-    """Returns the host to connect to from this machine: loopback if the service listens on all interfaces."""
+    """Returns a host at which this machine can reach the service, such as 127.0.0.1 if `host` is 0.0.0.0."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -39,10 +39,10 @@ _file = click.Path(path_type=Path)
 def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: bool, **where: Any) -> None:
     """Back up both environments to FILE, even while the service is running.
 
-    FILE|DIR is a file or, with --keep, a directory. In a directory, each backup is named after its creation time.
-    The backup contains every animal whose creation was acknowledged before the backup began. The file does not appear
-    until the backup is complete.
-    This command cannot back up a store in PostgreSQL. It prints the pg_dump command to use instead.
+    FILE|DIR is a file or, with --keep, a directory. Each backup in a directory is named after the time when it was
+    created. A backup contains every animal whose creation was acknowledged before the backup began. The file does not
+    appear until the backup is complete.
+    If the store is in PostgreSQL, the command does not back it up, but prints the pg_dump command to use.
 
     \b
     Examples:
@@ -83,8 +83,8 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Stop the service first. Unless --force is given, the data directory must be empty. The command checks the whole
     backup before it replaces anything. Even if the command crashes, the service will find either all of the old data or
     all of the new data.
-    If the gate is a file, the restore resets all counters and lifts all bans. Counters and bans in Redis do not change.
-    Ids from the old data are not reused. If the old data cannot be read, the command warns you that ids may be reused.
+    If the gate is a file, restoring resets all counters and lifts all bans. Counters and bans in Redis do not change.
+    Ids from the old data are not reused. If the old data cannot be read, the command warns that ids might be reused.
 
     \b
     Example:
@@ -97,24 +97,24 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     if settings.gate is not None:
         asyncio.run(_announce_all(settings))
     for name in unreadable:
-        click.echo(f"The old {name} could not be read, so ids assigned after the backup may be reused.", err=True)
+        click.echo(f"The old {name} could not be read, so ids assigned after the backup might be reused.", err=True)
     for revoked in revived:
         for key_id in revoked.keys:
             warning = f"{key_id} was revoked after the backup, but the restore has made it valid again."
             click.echo(as_typed(f"{warning} To revoke it, run `petstore keys revoke {key_id}`."), err=True)
         for name in revoked.operators:
-            warning = f"The operator {printable(name)} was revoked after the backup, but can sign in again now."
+            warning = f"The operator {printable(name)} was revoked after the backup, but can now sign in again."
             revoke = f"To revoke this operator, run `petstore operators revoke {shlex.quote(name)}`."
             click.echo(as_typed(f"{warning} {revoke}"), err=True)
     sentences = [f"{settings.data}: {_summary(manifest)}"]
     if kept:
-        sentences.append(f"The replaced data is in {kept}. Delete it when you no longer need it.")
+        sentences.append(f"The replaced data is in {kept}. Delete that directory when you no longer need it.")
     data = {"data": str(settings.data), "kept": str(kept) if kept else None, "manifest": manifest}
     Output(data, *sentences).print(as_json)
 
 
 async def _announce_all(settings: Settings) -> None:
-    """Invalidates the caches of all nodes that share this gate, because they still contain the old data."""
+    """Invalidates the caches of all nodes that share this gate, because the caches still contain the old data."""
     async with Backends(settings) as backends:
         for environment in ENVIRONMENTS:
             await backends.gate.announce(environment, CHANGES)

@@ -1,4 +1,4 @@
-"""Prints the startup banner of `petstore serve`: its addresses, new keys and useful commands."""
+"""Prints the startup banner of `petstore serve`: the service's addresses, any new keys, and useful commands."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def print_banner(
     addresses: Sequence[Address] = (),
     has_keys: bool = True,
 ) -> None:
-    """Prints the banner with the `secrets`, which are shown only once. `addresses` lists the sockets from systemd."""
+    """Prints the banner with the `secrets`, which are shown only once. `addresses` are the sockets from systemd."""
     listening = [*addresses] or [(settings.host, settings.port)]
     address = service_address(settings, listening)
     shown = settings.public_base or address.origin

@@ -35,10 +35,10 @@ async def list_(backends: Backends) -> Output:
 @click.argument("key_id", metavar="KEY_ID", shell_complete=key_ids)
 @on_data("write")
 async def lift(backends: Backends, key_id: str) -> Output:
-    """Lift a key's ban and clear its history of bans. KEY_ID is the key's id, as shown by bans list.
+    """Lift a key's ban and clear the key's ban history. KEY_ID is the key's id, as shown by petstore bans list.
 
-    Also prints whether the key's next request will be admitted. Lifting a ban does not reset the key's counters, so one
-    of its limits might still be used up.
+    The command also prints whether the key's next request will be admitted. Lifting a ban does not reset the key's
+    counters, so the key might still have reached one of its limits.
     """
     after = await (await admin_of_key(backends, key_id)).keys.lift_ban(key_id)
     data = {"key_id": key_id, "lifted": True, **after._asdict()}

@@ -32,8 +32,8 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock, without changing anything.
 
-    Accepts the options and PETSTORE_… variables of petstore serve, except --demo and --show-first-key. You can use
-    it while the service is running.
+    The command accepts the options and PETSTORE_… variables of petstore serve, except --demo and --show-first-key. You
+    can run it while the service is running.
 
     \b
     Exit code:
@@ -43,7 +43,7 @@ def check(as_json: bool, **options: Any) -> None:
     """
     settings = settings_from(options)
     data_dir.check_ours(settings.data)
-    # A node that uses PostgreSQL and Redis has no data directory before its first start.
+    # A node that uses PostgreSQL and Redis has no data directory until it is started for the first time.
     if settings.store is None and not data_dir.has_data(settings.data):
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():

@@ -32,15 +32,15 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
               help="The service's address, for the link to the API reference."
               " [default: the address that the service last listened on]")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="PEM file with the certificate chain. Enables HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="PEM file with the certificate's private key.")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
               help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
 def console(service_url: str | None, **options: Any) -> None:
-    """Start the console, which runs until Ctrl-C or SIGTERM.
+    """Start the console. To stop it, press Ctrl-C or send SIGTERM.
 
-    Prints a sign-in link that works once and expires after an hour. To let operators sign in at any time, and to see
-    their names in the audit log, create a token for each of them with petstore operators add.
+    The command prints a sign-in link that works once and expires after an hour. To let operators sign in at any time,
+    and to see their names in the audit log, create a token for each operator with petstore operators add.
 
     \b
     Examples:

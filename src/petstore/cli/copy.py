@@ -41,14 +41,14 @@ from petstore.wording import counted
     "--to-store-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that contains the URL of the target store. This keeps the password out of the process list.",
+    help="Read the URL of the target store from this file, to keep the password out of the process list.",
 )
 @click.option("--to-gate", metavar="URL", help="The target gate: redis://… [default: a file in the target directory]")
 @click.option(
     "--to-gate-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file that contains the URL of the target gate. This keeps the password out of the process list.",
+    help="Read the URL of the target gate from this file, to keep the password out of the process list.",
 )
 @data_options
 def copy(
@@ -124,13 +124,13 @@ def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
 
 async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
     name = without_password(source.store) if source.store else str(source.data.resolve())
-    # Take the exclusive lock, because the copy would miss animals that a running service adds.
+    # Take the exclusive lock, because a running service could add animals that the copy would miss.
     async with (
         Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # A killed service might have left admissions uncollected. Collect them, as the service would on its next start.
+        # A killed service might not have collected all admissions. Collect them, as the service would do on startup.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:

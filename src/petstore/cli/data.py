@@ -1,4 +1,4 @@
-"""Opens the data that a command's options select, and finds out the user's name for the audit log."""
+"""Opens the data selected by a command's options, and determines the user's name for the audit log."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ def actor() -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user in a container may have no name
+    except (KeyError, OSError):  # in a container, the user might have no name
         return f"uid {os.getuid()}"
 
 
@@ -54,7 +54,7 @@ def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
     """Returns a decorator that adds the backend options and --json to a command, and passes open backends to it.
 
-    The backends are closed before the output is printed, because a slow reader of a pipe would keep them open.
+    The backends are closed before the output is printed, so that a slow reader of a pipe does not keep them open.
     """
 
     def decorate(work: Callable[..., Coroutine[Any, Any, Output]]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Outpu
 
 
 def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any, T]], *, access: Access = "read") -> T:
-    """Opens the data that the backend options select, runs `work` on it, and returns the result of `work`.
+    """Opens the data selected by the backend options, runs `work` on it, and returns the result of `work`.
 
     Raises OperatorError if an option is invalid or if there is no data.
     """
@@ -83,7 +83,7 @@ def act(where: Mapping[str, Any], work: Callable[[Backends], Coroutine[Any, Any,
 
 @contextlib.contextmanager
 def naming_servers(settings: Settings) -> Iterator[None]:
-    """Adds the servers' addresses to Unavailable errors, because database drivers often do not name the host."""
+    """Adds the servers' addresses to Unavailable errors, because drivers' error messages often do not name the host."""
     try:
         yield
     except Unavailable as error:
@@ -110,7 +110,7 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 def creates_store(settings: Settings) -> bool:
     """Returns whether opening the data will create a store in the data directory.
 
-    Raises NoData if a store would be created but --data was not given. Otherwise, an operator could accidentally create
+    Raises NoData if a store would be created but --data was not given. This keeps operators from accidentally creating
     keys in a directory that the service does not use.
     """
     if settings.store is not None or data_dir.has_data(settings.data):

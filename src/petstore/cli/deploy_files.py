@@ -21,11 +21,11 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
 
-    Prints the path of each new or changed file. After an upgrade, use --force to see which files to install again.
+    The command prints the path of each new or changed file. After an upgrade, --force shows what to install again.
 
-    In systemd units, scripts and configuration files, a comment at the top says where to install the file. The systemd
+    A comment at the top of each systemd unit, script and configuration file says where to install the file. The systemd
     units run the petstore command that wrote them. Import grafana-dashboard.json into Grafana. settings.md lists the
-    variables that petstore.env can set. at-3-am.md says what to do when an alert fires.
+    variables that you can set in petstore.env. at-3-am.md says what to do when an alert fires.
 
     \b
     Examples:

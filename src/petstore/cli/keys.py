@@ -33,7 +33,7 @@ from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
 
 SECRET_MAX = 1_000_000  # the maximum number of characters that `identify` reads
-HISTORY_MAX = 20  # the maximum number of audit entries to show for a key; JSON output includes all of them
+HISTORY_MAX = 20  # the maximum number of audit entries to show for a key; JSON output has no maximum
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
@@ -47,8 +47,8 @@ _per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metav
 def keys() -> None:
     """Create, list, show, change, rotate and revoke API keys.
 
-    Each secret is shown only once, when it is created, because only its hash is stored. The ids of keys are not secret.
-    To see the ids, use keys list. Changes take effect with the next request to a running service.
+    Each secret is shown only once, when it is created, because only its hash is stored. Key ids are not secret. To see
+    them, use petstore keys list. Changes take effect with the next request to a running service.
     """
 
 
@@ -74,7 +74,7 @@ def create(
 ) -> None:  # fmt: skip
     """Create a key and print its secret, which is shown only once.
 
-    Without --json, also prints an example curl command to standard error.
+    Unless --json is given, the command also prints an example curl command to standard error.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ def create(
 @click.option("--expiring", type=Duration(least=1), metavar="DURATION",
               help="Show only keys that expire within this time, for example 30d.")  # fmt: skip
 @click.option("--sort", type=click.Choice(list(ORDERS)), default="created", show_default=True,
-              help="Sort by this value: names in ascending order, others in descending order.")  # fmt: skip
+              help="Sort by this value: names in ascending order, all other values in descending order.")  # fmt: skip
 @limit_option(100, most=100_000)
 @click.option("--before", metavar="ID", help="Show only keys created before this key. Requires --sort created.")
 @on_data("read")
@@ -160,7 +160,7 @@ async def list_(
 async def show(backends: Backends, key_id: str) -> Output:
     """Show a key's state, recent errors and history.
 
-    ID is the key's id, as shown by keys list. With --json, each recent error includes the request id.
+    ID is the key's id, as shown by petstore keys list. With --json, each recent error includes the request id.
     """
     return await _one_key(backends, await key_of(backends, key_id))
 
@@ -168,11 +168,11 @@ async def show(backends: Backends, key_id: str) -> Output:
 @keys.command()
 @data_options
 def identify(as_json: bool, **where: Any) -> None:
-    """Show the key that a secret belongs to.
+    """Show which key a secret belongs to.
 
-    Reads the secret from standard input. On a terminal, prompts for it without displaying it. This keeps the secret out
-    of arguments, shell history and logs. The input can contain other text, as a leaked file does. In that case, the
-    command uses the first secret that it finds.
+    The command reads the secret from standard input, which keeps the secret out of arguments, shell history and logs.
+    On a terminal, it prompts for the secret without displaying it. The input can contain other text, such as the rest
+    of a leaked file. The command uses the first secret that it finds.
 
     \b
     Example:
@@ -215,7 +215,7 @@ def _read_secret() -> str:
 @click.option("--contact", metavar="TEXT", help="The new contact. An empty value removes it.")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="The new scopes. Repeatable.")
 @click.option("--expires", type=Duration(least=1, never=True), metavar="DURATION",
-              help="The time until the key expires, for example 90d, or never for no expiry.")  # fmt: skip
+              help="How long the key is valid from now, for example 90d. Use never to remove the expiry.")  # fmt: skip
 @_per_minute_option
 @_per_day_option
 @on_data("write")
@@ -224,7 +224,7 @@ async def update(
 ) -> Output:
     """Change a key's plan, name, scopes or other settings. The key's secret and counters do not change.
 
-    ID is the key's id, as shown by keys list.
+    ID is the key's id, as shown by petstore keys list.
 
     \b
     Examples:
@@ -252,9 +252,9 @@ async def update(
 @_key_argument
 @on_data("write")
 async def suspend(backends: Backends, key_id: str) -> Output:
-    """Suspend a key. The service refuses all requests with the key until you resume the key.
+    """Suspend a key. The service refuses all requests with this key until you resume it.
 
-    ID is the key's id, as shown by keys list.
+    ID is the key's id, as shown by petstore keys list.
     """
     key = await (await admin_of_key(backends, key_id)).keys.suspend(key_id)
     values = _key_values(key, await _status(backends, key))
@@ -265,7 +265,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 @_key_argument
 @on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
-    """Resume a suspended key. ID is the key's id, as shown by keys list."""
+    """Resume a suspended key. ID is the key's id, as shown by petstore keys list."""
     key = await (await admin_of_key(backends, key_id)).keys.resume(key_id)
     status = await _status(backends, key)
     return Output(_key_values(key, status), f"{key_id} has been resumed. State: {_state_text(key, status)}.")
@@ -280,7 +280,7 @@ async def resume(backends: Backends, key_id: str) -> Output:
 def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where: Any) -> None:
     """Replace a key's secret and print the new one. The new secret is shown only once.
 
-    The key's id, plan and counters do not change. ID is the key's id, as shown by keys list.
+    The key's id, plan and counters do not change. ID is the key's id, as shown by petstore keys list.
 
     Without --overlap, the old secret stops working immediately, so the command asks for confirmation.
 
@@ -312,7 +312,7 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
 async def end_overlap(backends: Backends, key_id: str) -> Output:
     """End the overlap after a rotation. The old secret stops working immediately.
 
-    ID is the key's id, as shown by keys list.
+    ID is the key's id, as shown by petstore keys list.
     """
     key = await (await admin_of_key(backends, key_id)).keys.end_old_secret(key_id)
     values = _key_values(key, await _status(backends, key))
@@ -324,9 +324,9 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 @yes_option
 @data_options
 def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Revoke a key permanently. The key stops working immediately. ID is the key's id, as shown by keys list.
+    """Revoke a key permanently. The key stops working immediately. ID is the key's id, as shown by petstore keys list.
 
-    To block a key temporarily, use keys suspend.
+    To block a key temporarily, use petstore keys suspend.
 
     \b
     Example:

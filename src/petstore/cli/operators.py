@@ -1,4 +1,4 @@
-"""`petstore operators`: adds, lists and revokes operators, who may sign in to the console."""
+"""`petstore operators`: adds, lists and revokes operators, who can sign in to the console."""
 
 import time
 from typing import Any
@@ -18,7 +18,7 @@ from petstore.wording import when
 
 @click.group(cls=Group)
 def operators() -> None:
-    """Add, list and revoke operators, who may sign in to the console.
+    """Add, list and revoke operators, who can sign in to the console.
 
     The audit log shows their names. Each operator's token is shown only once, when it is created, because only its hash
     is stored. Changes take effect with the next request to a running console.
@@ -66,9 +66,9 @@ async def list_(backends: Backends) -> Output:
 @click.argument("name")
 @on_data("write")
 async def revoke(backends: Backends, name: str) -> Output:
-    """Revoke an operator. The operator's token stops working and all of their sessions end.
+    """Revoke an operator. The operator's token stops working, and all of the operator's sessions end.
 
-    NAME is the operator's name, as shown by operators list.
+    NAME is the operator's name, as shown by petstore operators list.
     """
     await admin(backends, "live").operators.revoke(name)
     return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")

@@ -26,9 +26,9 @@ URL_FILE_MAX = 64 * 1024  # bytes
 
 
 class Command(click.Command):
-    """A command whose help page shows one line in place of the options that are documented on another page.
+    """A command whose help page refers to another page for some of its options.
 
-    Commands in its error messages are rewritten, so that operators can type them exactly as printed.
+    Completes the commands suggested by error messages, so that operators can type the commands exactly as printed.
     """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS
@@ -131,7 +131,7 @@ class Time(click.ParamType[float]):
 
 
 class Duration(click.ParamType[float]):
-    """A duration such as 90d, converted to seconds. If `never` is true, "never" is also accepted, meaning infinity."""
+    """A duration such as 90d, converted to seconds. If `never` is true, "never" is converted to infinity."""
 
     name = "duration"
 
@@ -160,11 +160,11 @@ def backend_options(command: F) -> F:
         click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
                      help="Use this if PostgreSQL is behind PgBouncer in transaction mode."),
         click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that contains the gate's URL. This keeps the password out of the process list."),
+                     help="Read the gate's URL from this file, to keep the password out of the process list."),
         click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
                      help="The gate's URL: redis://… [default: a file in DIR]"),
         click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="A file that contains the store's URL. This keeps the password out of the process list."),
+                     help="Read the store's URL from this file, to keep the password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store's URL: postgresql://… [default: files in DIR]"),
         click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
@@ -180,7 +180,7 @@ def data_options(command: F) -> F:
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Returns the settings that a command's options specify. Reads the URLs in --store-file and --gate-file.
+    """Returns the settings specified by a command's options. Reads the files given with --store-file and --gate-file.
 
     Raises OperatorError if a URL or a file is invalid, or if options conflict.
     """
@@ -211,7 +211,7 @@ def check_settings(settings: Settings) -> None:
 def check_parent(file: Path) -> None:
     """Raises OperatorError if the directory for a new file does not exist.
 
-    Ignores other errors, because creating the file will report them.
+    Ignores other errors, because they will be reported when the file is created.
     """
     try:
         file.parent.stat()
@@ -237,7 +237,7 @@ def _url_in(file: Path, subject: str) -> str:
     """Returns the URL in a file. Error messages do not show the file's contents, which may include a password."""
     with os_errors_of(subject):
         try:
-            with file.open("rb") as source:  # limit the read in case the file is endless
+            with file.open("rb") as source:  # the file might be endless, such as /dev/zero
                 lines = source.read(URL_FILE_MAX).decode().split("\n")
         except UnicodeDecodeError:
             raise OperatorError(f"{subject}: the file is not UTF-8") from None

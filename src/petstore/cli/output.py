@@ -14,13 +14,13 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # characters; a table may be this wide even if the terminal is narrower
-CLOSE_WIDTH = 100  # characters; in a narrower terminal, one space separates columns instead of two
-ID_MAX = 20  # characters; a longer value in a table is not an id and may be wrapped
+MIN_WIDTH = 80  # characters that a table can use even if the terminal is narrower
+CLOSE_WIDTH = 100  # characters; if the terminal is narrower, columns are separated by one space instead of two
+ID_MAX = 20  # maximum length of an id; longer values in a table can be wrapped
 
 
 def use_utf8() -> None:
-    """Sets standard output to UTF-8, regardless of the locale, because programs may read the output."""
+    """Sets standard output to UTF-8, regardless of the locale, because programs might read the output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
@@ -91,7 +91,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     from rich.table import Table
     from rich.text import Text
 
-    # Do not wrap output to a pipe or a file, because scripts may read it.
+    # Do not wrap output to a pipe or a file, because scripts might read it.
     width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
     table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
     cells = [[Text(printable(cell)) for cell in row] for row in rows]

@@ -73,7 +73,7 @@ imports. To undo an import, use pets undo-import. With --dry-run, the exit code 
 @click.argument("file", type=click.Path(path_type=Path, readable=False, allow_dash=True))
 @env_option
 @click.option(
-    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE. [default: based on its name]"
+    "--format", "written_as", type=click.Choice(FORMATS), help="The format of FILE. [default: based on the file name]"
 )
 @click.option(
     "--dry-run", is_flag=True, help="Check FILE and list bad rows and other problems, without adding any animals."
@@ -139,9 +139,9 @@ def _warn(checked: Checked) -> None:
 
 @contextlib.contextmanager
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading it more than once. Copies a pipe or any other file that is not seekable.
+    """Opens a file so that it can be read more than once. Copies a pipe or any other file that is not seekable.
 
-    Raises OperatorError if the file is a device, which might be endless. Standard input can also be a terminal.
+    Raises OperatorError if the file is a device, which might be endless. Standard input is allowed to be a terminal.
     """
     with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
@@ -170,11 +170,11 @@ def _opened(file: Path) -> BinaryIO:
     except PermissionError:
         try:
             user = pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:  # a user in a container may have no name
+        except KeyError:  # in a container, the user might have no name
             user = f"uid {os.geteuid()}"
         raise OperatorError(
             f"{file}: the user {user} does not have permission to read this file;"
-            " change the file's permissions, or pipe the file in and use - as FILE"
+            " change the file's permissions, or pipe the file to this command and use - as FILE"
         ) from None
 
 
@@ -256,9 +256,9 @@ class _Undoing(NamedTuple):
 @yes_option
 @data_options
 def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
-    """Remove the animals that an import added, except animals that have been changed since.
+    """Remove the animals that an import added, except those that an operator has changed since.
 
-    IMPORT is the import's id, as shown by pets imports. After an interruption, run the same command again to resume.
+    IMPORT is the import's id, as shown by petstore pets imports. To resume after an interruption, repeat the command.
     """
     before = act(where, lambda backends: _undoing(backends, import_id))
     if before.imported.state != "undone":
@@ -312,7 +312,7 @@ def _question(undoing: _Undoing) -> str:
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @data_options
 def export(file: Path, environment: Environment, with_added_by: bool, force: bool, as_json: bool, **where: Any) -> None:
-    """Write all animals to FILE, a .jsonl or .csv file. If FILE is -, writes JSON lines to standard output."""
+    """Write all animals to FILE, a .jsonl or .csv file. If FILE is -, write JSON lines to standard output."""
     written_as = "jsonl" if str(file) == "-" else format_of(str(file), EXPORTED)
     if str(file) != "-":
         check_parent(file)

@@ -106,7 +106,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
 @env_option
 @on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
-    """Show an animal, who added it, and when. ID is the animal's id, as shown by pets list."""
+    """Show an animal, who added it, and when. ID is the animal's id, as shown by petstore pets list."""
     (pet,) = await _existing(backends, environment, [pet_id])
     origin = (await backends.stores[environment].pets.origins([pet_id])).get(pet_id)
     by = f"{origin.adder.kind} {origin.adder.name}" if origin and origin.adder else "unknown"
@@ -144,7 +144,7 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
-    """Change an animal's name, category or status. ID is the animal's id, as shown by pets list.
+    """Change an animal's name, category or status. ID is the animal's id, as shown by petstore pets list.
 
     \b
     Example:
@@ -167,9 +167,9 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
 async def set_status(
     backends: Backends, pet_ids: tuple[int, ...], status: PetStatus, environment: Environment
 ) -> Output:
-    """Change the status of one or more animals. ID… are their ids, as shown by pets list.
+    """Change the status of one or more animals. ID… are their ids, as shown by petstore pets list.
 
-    STATUS is available, pending or sold. With --json, prints an object for a single ID, and a list for several.
+    STATUS is available, pending or sold. With --json, the output is an object for one ID, and a list for several.
 
     \b
     Example:
@@ -191,11 +191,11 @@ def remove(
     pet_ids: tuple[int, ...], environment: Environment, added_by: str, since: float | None, until: float | None,
     also_edited: bool, yes: bool, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
-    """Remove animals, either by id or by who added them. To restore them, use pets restore.
+    """Remove animals, either by id or by who added them. To restore them, use petstore pets restore.
 
-    ID… are the animals' ids, as shown by pets list. With --added-by, the command counts the animals before it asks for
-    confirmation, and does not remove animals that are added later. It also keeps animals that an operator has changed,
-    unless --also-edited is given.
+    ID… are the animals' ids, as shown by petstore pets list. With --added-by, the command counts the animals before it
+    asks for confirmation, and does not remove animals that are added later. It also keeps animals that an operator has
+    changed, unless --also-edited is given.
 
     \b
     Examples:
@@ -256,9 +256,9 @@ def _remove_added(
 async def restore(backends: Backends, targets: tuple[str, ...], environment: Environment) -> Output:
     """Restore removed animals unchanged, with the same ids.
 
-    ID… | REMOVAL is either a list of animal ids or one removal id, as printed by pets remove. To find these ids, use
-    audit --what "remove animal". If any animal in a list of ids cannot be restored, the command restores none. Animals
-    removed by undo-import cannot be restored. To get them back, import the file again.
+    ID… | REMOVAL is either a list of animal ids or one removal id, as printed by petstore pets remove. To find these
+    ids, use petstore audit --what "remove animal". If any animal in a list of ids cannot be restored, the command
+    restores none. Animals removed by undo-import cannot be restored. To get them back, import the file again.
 
     \b
     Examples:
@@ -276,7 +276,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
 
 
 def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
-    """Returns the argument. Raises OperatorError if it has more than one id, or an id that PostgreSQL would reject."""
+    """Returns the argument. Raises OperatorError if it contains several ids, or an id that PostgreSQL would reject."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):

@@ -37,7 +37,7 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds before the log says that the store is still opening
+OPENING_LOGGED_AFTER = 3.0  # seconds after which the log says that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -62,11 +62,11 @@ def _setting(
 @_setting("--port", "The port to listen on.")
 @click.option("--workers", default=default_count, show_default="one per core, at most 8",
               type=WholeNumber(*RANGES["workers"]), help="Number of worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients use. Also used in absolute links.")
+@click.option("--public-url", metavar="URL", help="The address that clients use. It is also used in absolute links.")
 @click.option("--staging-url", metavar="URL",
               help="A separate address for staging, which is then available under /v1 at that address.")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="A file with the certificate chain (PEM). Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="A file with the certificate's private key (PEM).")
+@click.option("--tls-cert", type=_file, metavar="FILE", help="PEM file with the certificate chain. Enables HTTPS.")
+@click.option("--tls-key", type=_file, metavar="FILE", help="PEM file with the certificate's private key.")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
               help="Allow requests from web pages with this origin. Repeatable.")  # fmt: skip
@@ -76,24 +76,24 @@ def _setting(
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True,
               help="Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")  # fmt: skip
-@_setting("--address-per-minute", "Maximum requests per minute without a valid key, for each client address.")
-@_setting("--connections-per-address", "Maximum connections from each client address to each worker.")
+@_setting("--address-per-minute", "Maximum number of requests per minute without a valid key from each client address.")
+@_setting("--connections-per-address", "Maximum number of connections from each client address to each worker.")
 @_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban lasts twice as long.")
 @_setting("--ban-ceiling", "Maximum length of a ban, in seconds.")
-@_setting("--ban-strikes", "Maximum consecutive refused requests. One more bans the key.",
+@_setting("--ban-strikes", "Maximum number of consecutive refused requests. One more refused request bans the key.",
           show_default="the key's per-minute limit, at most 1,000")  # fmt: skip
 @_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
           click.Choice(["degrade", "refuse"]))  # fmt: skip
-@_setting("--postgres-pool", "Maximum connections from each worker to PostgreSQL.")
+@_setting("--postgres-pool", "Maximum number of connections from each worker to PostgreSQL.")
 @_setting("--usage-days", "Number of days to keep hourly usage.")
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if none exists, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True,
               help="Before starting, fill an empty data directory with example animals, keys and usage.")  # fmt: skip
 def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
-    """Start the service, which runs until Ctrl-C or SIGTERM. SIGHUP reloads it without dropping requests.
+    """Start the service. To stop it, press Ctrl-C or send SIGTERM. To reload it without dropping requests, send SIGHUP.
 
-    A reload loads new code. It also rereads the certificate, its private key, and the files given with --store-file and
+    A reload loads new code, and rereads the certificate, its private key, and the files given with --store-file and
     --gate-file. Changes to other options and variables require a restart.
 
     \b
@@ -119,7 +119,7 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     asyncio.run(_check_urls(settings))
     is_second = data_dir.is_locked(settings.data)
     _prepare_data(settings)
-    # If standard output is not a terminal, it may be a log, which must not contain secrets.
+    # If standard output is not a terminal, it might be a log, which must not contain secrets.
     may_show = show_first_key or sys.stdout.isatty()
     with naming_servers(settings):
         secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
@@ -192,8 +192,8 @@ def _prepare_data(settings: Settings) -> None:
 async def _check_stores(settings: Settings) -> None:
     """Waits until the schema is up to date.
 
-    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores an outage, because
-    it may soon be over.
+    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores outages, because
+    they might be temporary.
     """
     with contextlib.suppress(Unavailable):
         async with Backends(settings) as backends:
@@ -236,7 +236,7 @@ async def _check_urls(settings: Settings) -> None:
 
 
 def _without_fallback(settings: Settings) -> Settings:
-    """Returns the settings without the gate's fallback, because it would hide a Redis outage and create a file."""
+    """Returns the settings without the gate's fallback, which would hide a Redis outage and create a file."""
     return msgspec.structs.replace(settings, gate_outage="refuse")
 
 
@@ -249,7 +249,7 @@ async def _wait_for_schema(backends: Backends) -> None:
     log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
     try:
         for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # unlike a query that serves a request, this has no timeout
+            await store.transfer.rows(COUNTERS, None, 1)  # this query has no timeout, unlike those that serve requests
         await check_copied(backends.stores)
     finally:
         log_line.cancel()
@@ -280,7 +280,7 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the demo data and returns a secret for each environment, or none if the data already exists.
+    """Creates the demo data and returns a secret for each environment. If the demo data exists, returns no secrets.
 
     Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example
     because an earlier start was interrupted.

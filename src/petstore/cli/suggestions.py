@@ -1,4 +1,4 @@
-"""Completes the commands in messages, so that operators can type the commands exactly as printed.
+"""Completes the commands that messages suggest, so that operators can type the commands exactly as printed.
 
 In a message, a command is in backticks, such as `petstore WORDS`, and its placeholders are in capital letters.
 `as_typed` completes all commands in a message. `suggestion` returns a single command, to be printed by itself.
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
-RUNNING = ("serve", "console")  # these keep running, so operators enter other commands in another terminal
+RUNNING = ("serve", "console")  # while these run, operators use other commands in another terminal
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
@@ -39,7 +39,7 @@ def is_given(name: str) -> bool:
 
 
 def _given_options() -> str:
-    """Returns the backend options that the operator set, and --data if the command must run in another terminal.
+    """Returns the backend options that the operator has set, and --data if the command must run in another terminal.
 
     Includes options set with environment variables, and makes all paths absolute, because the other terminal might have
     different variables or a different current directory.

@@ -58,7 +58,7 @@ async def usage(
 ) -> Output:  # fmt: skip
     """Show request counts for all keys, busiest first, or for one key over time.
 
-    KEY_ID is a key's id, as shown by keys list.
+    KEY_ID is a key's id, as shown by petstore keys list.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ async def _busiest(
     bars = await key_bars(store.usage, ids, span, end, operation)
     data, rows = [], []
     for total in shown:
-        key = keys.get(total.key_id)  # after a restore, the key may be missing from the store
+        key = keys.get(total.key_id)  # after a restore, the key might be missing from the store
         about = {"name": key.name if key else "", "plan": key.plan if key else None}
         data.append({**total._asdict(), "requests": total.requests, **about})
         counts = (total.requests, total.admitted, total.refused, total.banned)
@@ -126,7 +126,7 @@ async def _busiest(
 
 
 def _check_all_keys() -> None:
-    """Raises UsageError if --csv is combined with KEY_ID or with an option that selects rows or another format."""
+    """Raises UsageError if --csv is combined with KEY_ID, or with an option that selects rows or another format."""
     for param in click.get_current_context().command.params:
         if param.name in ("key_id", "limit", "operation", "after", "as_json") and _is_given(param.name):
             shown = param.opts[0] if isinstance(param, click.Option) else "KEY_ID"

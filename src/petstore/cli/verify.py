@@ -23,7 +23,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     "--key",
     envvar="PETSTORE_VERIFY_KEY",
     metavar="KEY",
-    help="An API key that no client uses. To keep it out of the process list, set PETSTORE_VERIFY_KEY instead.",
+    help="An API key that no client uses. To keep the key out of the process list, pass it in PETSTORE_VERIFY_KEY.",
 )
 @click.option(
     "--also",
@@ -36,7 +36,7 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     envvar="PETSTORE_VERIFY_LIMIT_KEY",
     metavar="KEY",
     help="A second API key, for checking rate limits. Its limit must be 10 to 200 requests per minute."
-    " You can set PETSTORE_VERIFY_LIMIT_KEY instead.",
+    " You can also pass it in PETSTORE_VERIFY_LIMIT_KEY.",
 )
 @click.option(
     "--level",
@@ -61,7 +61,7 @@ def verify(
     Exit code:
       0  no promise is broken
       1  at least one promise is broken; see the lines marked BROKEN
-      2  the check could not run
+      2  the checks could not run
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def verify(
 
 
 def _checked(key: str | None, option: str) -> str:
-    """Returns the key. If it is missing or invalid, raises OperatorError with a message that does not repeat it."""
+    """Returns the key. Raises OperatorError if the key is missing or invalid. The message does not repeat the key."""
     if not key:
         variable = f"PETSTORE_VERIFY_{option.removeprefix('--').replace('-', '_').upper()}"
         raise OperatorError(f"no API key; use {option} or set {variable}")
@@ -119,7 +119,7 @@ def _lines(results: list[Result]) -> list[str]:
 def _say_how_to_remove(session: Session, plan: Plan) -> None:
     """Prints instructions for removing the added animals to standard error. Standard output is reserved for results."""
     click.echo(
-        as_typed(f"Added {counted(session.added, 'animal')}. To find the id of the key, run `petstore keys identify`."),
+        as_typed(f"Added {counted(session.added, 'animal')}. To find your key's id, run `petstore keys identify`."),
         err=True,
     )
     environment, since = plan.environment, f"{plan.began:%Y-%m-%dT%H:%M:%SZ}"

@@ -20,7 +20,7 @@ def unknown_key(session: Session) -> Findings:
 
 
 def other_scheme(session: Session) -> Findings:
-    """An API key sent with a scheme other than `Bearer` is rejected with 401."""
+    """A request that sends an API key with a scheme other than `Bearer` is rejected with 401."""
     response = session.send("GET /pets", f"Authorization: Basic {session.key}", key="")
     yield from expect_error(response, 401)
 

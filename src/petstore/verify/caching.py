@@ -17,7 +17,7 @@ def strong_tag(session: Session) -> Findings:
 
 
 def not_modified(session: Session) -> Findings:
-    """If a list has not changed, revalidating it returns a 304 without a body, with the same `ETag` and `Link`."""
+    """If a list has not changed, a conditional request returns a 304 with the same `ETag` and `Link`, but no body."""
     plain = session.send(LINE)
     tag = plain.value("etag")
     for condition in (tag, f"W/{tag.removeprefix('W/')}", f'"verify", {tag}'):

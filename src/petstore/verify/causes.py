@@ -52,8 +52,8 @@ def _server(response: Response) -> str:
     return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# A cause found by CERTAIN overrides the cause that the check suspects. A cause found by POSSIBLE is used only if the
-# check suspects none.
+# Causes found by CERTAIN functions override the cause that the check suspects. Causes found by POSSIBLE functions are
+# used only if the check does not suspect a cause.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 

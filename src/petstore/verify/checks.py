@@ -41,7 +41,7 @@ class Check(NamedTuple):
     run: Callable[[Session], Findings]
     level: Level
     source: str  # a section of the specification or, for the level "contract", a heading in docs/api.md
-    requests: int  # the maximum number of requests, excluding those with the limit key
+    requests: int  # the maximum number of requests, excluding those sent with the limit key
     per_address: int = 0  # additional requests for each address
     per_pair: int = 0  # additional requests for each pair of addresses
     needs: tuple[Need, ...] = ()

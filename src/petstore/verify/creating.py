@@ -10,7 +10,7 @@ from petstore.verify.findings import Findings, expect, expect_error, expect_stat
 from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
-CONNECTIONS = 8  # connections on which to look for a new animal, enough to reach every worker of a small deployment
+CONNECTIONS = 8  # enough connections to reach every worker of a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [
     {"name": 1}, {"name": None}, {"categoryId": "1"}, {"categoryId": 1.5}, {"categoryId": True}, {"status": "lost"},
 ]  # fmt: skip

@@ -75,7 +75,7 @@ def request_ids(session: Session) -> Findings:
 
 
 def cache_control(session: Session) -> Findings:
-    """Lists and single animals have `Cache-Control: private, no-cache`. All other responses have `no-store`."""
+    """Lists and animals are sent with `Cache-Control: private, no-cache`, and all other responses with `no-store`."""
     for response in session.received:
         kept = response.status in (200, 304)
         expected = "private, no-cache" if kept else "no-store"

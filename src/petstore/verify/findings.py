@@ -1,4 +1,4 @@
-"""What a check reports (findings, or why it was skipped), and functions for common expectations."""
+"""Defines what a check can report (findings, or a reason for skipping it), and functions for common expectations."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -41,7 +41,7 @@ def invalid_ids(session: Session) -> Findings:
 
 
 def deprecation(session: Session) -> Findings:
-    """Responses from deprecated operations include `Deprecation`, `Sunset` and links to the replacement and docs."""
+    """Deprecated operations return `Deprecation`, `Sunset`, and links to their replacement and the documentation."""
     known = [str(pet["id"]) for pet in session.send("GET /pets?limit=1").pets]
     for operation in deprecated_operations():
         for pet_id in (UNKNOWN, *known):

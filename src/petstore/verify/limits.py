@@ -1,4 +1,4 @@
-"""Rate limits: which requests count and, given a second key with a low limit, whether the limit is exact."""
+"""Rate limits: which requests count and, with a second key that has a low limit, whether the limit is exact."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # allowed limits of the key for --limit-key; a lower limit would lead to a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # per-minute limits that suit --limit-key; a lower limit could lead to a ban
 BEYOND = 5  # requests to send beyond the limit
 CLOCKS_MAX = 5  # seconds by which the `Date` header is allowed to differ from the gate's clock
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
@@ -16,7 +16,7 @@ OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
 
 def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
-    """Expects that `count` requests were counted between two responses, unless the responses show different windows."""
+    """Expects that `count` requests were counted between two responses, unless they belong to different windows."""
     for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
         if before.value(name) != after.value(name):
             return
@@ -26,7 +26,7 @@ def expect_counted(before: Response, after: Response, count: int, cause: str) ->
 
 
 def every_request_counts(session: Session) -> Findings:
-    """Every request with a valid key counts once, regardless of its response."""
+    """Every request with a valid key counts once, regardless of the response."""
     sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
     for before, after in pairwise([session.send(*each) for each in sent]):
         yield from expect_counted(before, after, 1, OTHER_CLIENT)
@@ -62,7 +62,7 @@ def _send(session: Session) -> Response:
 
 
 def _wait(session: Session, refused: Response) -> None:
-    """Waits for the number of seconds in `Retry-After`. Raises Skip if it is missing or too long."""
+    """Waits for the number of seconds in `Retry-After`. Raises Skip if there is no number or it is too high."""
     seconds = refused.number("retry-after")
     if seconds is None:
         raise Skip("`Retry-After` is not a number of seconds")
@@ -70,7 +70,7 @@ def _wait(session: Session, refused: Response) -> None:
 
 
 class Burst(NamedTuple):
-    """The responses to more parallel requests than the limit allows."""
+    """The responses to a burst of parallel requests that exceeds the limit."""
 
     admissible: int
     responses: list[Response]
@@ -93,7 +93,7 @@ def _burst(session: Session) -> Burst:
 
 
 def exact(session: Session) -> Findings:
-    """If parallel requests through all addresses exceed the limit, exactly as many are admitted as the limit allows."""
+    """If parallel requests through all addresses exceed the limit, exactly as many as the limit allows are admitted."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)

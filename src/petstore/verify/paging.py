@@ -18,7 +18,7 @@ def _first_page(session: Session) -> Response:
 
 
 def complete(session: Session) -> Findings:
-    """Following the links returns every animal exactly once. The last page has no such link."""
+    """Following the `next` links returns every animal exactly once. The last page has no `next` link."""
     whole = session.send("GET /pets?limit=100")
     if len(whole.pets) < 2:
         raise Skip(TOO_FEW)

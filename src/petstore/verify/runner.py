@@ -36,7 +36,7 @@ class Plan(NamedTuple):
 
 
 def prepare(session: Session, level: Level, write: bool) -> Plan:
-    """Plans a run. Raises OperatorError if an address is unreachable, a key is unsuitable, or the run is too long."""
+    """Plans a run. Raises OperatorError for an unreachable address, an unsuitable key, or too many addresses."""
     first, *_ = [_probe(session, address) for address in session.addresses]
     limit_requests = 0
     if session.limit_key:

@@ -121,7 +121,7 @@ class Session:
     def send_at_once(
         self, count: int, line: str, *headers: str, body: bytes | None = None, key: str | None = None
     ) -> list[Response]:
-        """Sends the same request `count` times in parallel, on new connections to each of the addresses in turn."""
+        """Sends the same request `count` times in parallel, on new connections spread evenly over the addresses."""
         with ExitStack() as stack:
             addresses = [self.addresses[number % len(self.addresses)] for number in range(count)]
             connections = [stack.enter_context(self.connect(address)) for address in addresses]
@@ -169,7 +169,7 @@ class Session:
         return urlsplit(link_target(response, "next")).query
 
     def end_of_list(self) -> ListEnd:
-        """Returns the last page of a list, where new animals appear. Raises Skip if it was not found."""
+        """Returns the last page of a list, where new animals appear. Raises Skip if no last page was found."""
         if self.list_end is None:
             raise Skip("the lists are too long to find their last page; run this check on staging")
         return self.list_end

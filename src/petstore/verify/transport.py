@@ -16,7 +16,7 @@ from petstore.errors import OperatorError
 TIMEOUT = 10.0  # seconds per socket operation
 HEAD_MAX = 64 * 1024
 BODY_MAX = 4 * 1024 * 1024
-SHOWN_MAX = 160  # maximum characters of a string from the server to show in a message
+SHOWN_MAX = 160  # maximum length of a string from the server in a message
 
 
 class Address(NamedTuple):
@@ -145,7 +145,7 @@ def shown(text: str) -> str:
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    """Returns a TLS context that trusts the system's certificate authorities, or SSL_CERT_FILE if that is set."""
+    """Returns a TLS context that trusts the system's certificate authorities, or those in SSL_CERT_FILE if set."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
