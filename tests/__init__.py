@@ -1,4 +1,4 @@
-"""Tests. A failed assertion in these helpers shows the values that it compared, as in a test."""
+"""Tests. Registers the helper modules so that their failed assertions show the compared values, as in a test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fixtures. Tests that create their own keys share one server per backend, and other tests start new servers."""
+"""Shared fixtures. Tests that create their own keys share one server per backend. Other tests start new servers."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
 from harness.stores import GatePlace, StorePlace
 from tests.interface import documented
 
-BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as in the name of a test
+BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as in the names of tests
 
 
 def pytest_configure() -> None:
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 
 
 def _trust_one_authority() -> None:
-    """Makes httpx trust only one authority, because loading all 140 of certifi takes each client 30 ms."""
+    """Makes httpx trust a single CA, because loading all 140 CAs of certifi takes 30 ms per client."""
     first = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")
     with tempfile.NamedTemporaryFile("w", prefix="petstore-ca-", suffix=".pem", delete=False) as file:
         file.write(first[0] + first[1] + "\n")
@@ -44,7 +44,7 @@ def _trust_one_authority() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Runs each test on all backends of its fixtures, or on those in its closest marker `on`."""
+    """Runs each test on all backends of its fixtures, or only on those that its closest `on` marker names."""
     left_out = {item for item in items if not _runs_here(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
@@ -55,35 +55,35 @@ def _runs_here(item: pytest.Item) -> bool:
     if marker is None:
         return True
     if unknown := set(marker.args) - set(BACKENDS):
-        raise pytest.UsageError(f"{item.nodeid}: there is no backend {unknown}, but {BACKENDS}")
+        raise pytest.UsageError(f"{item.nodeid}: unknown backends {unknown}; use some of {BACKENDS}")
     return not any(backend in item.name for backend in BACKENDS if backend not in marker.args)
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests stay in memory until the end, so the garbage collector can skip them
+    gc.freeze()  # the garbage collector need not scan thousands of tests that stay in memory until the end
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Shows the members of animals and responses that differ."""
+    """Lists the members in which two animals or two responses differ."""
     found = differences(left, right) if op == "==" else []
     return [f"{type(left).__name__} == {type(right).__name__}", *found] if found else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Iterator[None]:
-    with _missing_is_told():
+    with _missing_is_reported():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    with _missing_is_told():
+    with _missing_is_reported():
         yield
 
 
 @contextlib.contextmanager
-def _missing_is_told() -> Iterator[None]:
-    """Fails in CI, and skips elsewhere, if a program is missing. Always skips tests that need more permissions."""
+def _missing_is_reported() -> Iterator[None]:
+    """Skips a test that lacks a program or permissions. In CI, a missing program is a failure."""
     try:
         yield
     except Missing as missing:
@@ -96,7 +96,7 @@ def _missing_is_told() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real Chromium for one test file. While it is open, tests in other files could not run an event loop."""
+    """A real Chromium, closed after each test file because other tests cannot run an event loop while it is open."""
     with browser_running() as opened:
         yield opened
 
@@ -119,7 +119,7 @@ def redis() -> Redis:
 
 @pytest.fixture
 def own_redis() -> Iterator[Redis]:
-    """A server that this test may stop, kill and suspend."""
+    """A Redis server that this test may stop, kill and suspend."""
     with running(Redis()) as server:
         yield server
 
@@ -154,7 +154,7 @@ def gate_at(request: pytest.FixtureRequest, tmp_path: Path) -> GatePlace:
 
 @pytest.fixture(scope="session", params=HOSTS, ids=list(HOSTS.values()))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that all tests share. Create your own keys, expect animals of other tests, and do not move its clock."""
+    """A server shared by all tests. Create your own keys, expect other tests' animals, and do not move its clock."""
     with serving(
         tmp_path_factory.mktemp("shared") / "data", request.param, "--address-per-minute", "1000000"
     ) as shared:
@@ -169,7 +169,7 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 @pytest.fixture
 def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Server]]:
-    """Starts a server for this test with options, and stops it at the end."""
+    """Starts servers for this test with the given options, and stops them at the end."""
     started: list[Server] = []
 
     def start(*options: str, workers: int = 1) -> Server:
@@ -184,28 +184,28 @@ def start(tmp_path: Path, host: Host) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def fresh(start: Callable[..., Server]) -> Server:
-    """An empty server for this test, whose clock may be moved."""
+    """An empty server for this test, which may move the server's clock."""
     return start()
 
 
 @pytest.fixture
 def key(server: Server) -> Key:
-    """A key on the shared server, with limits that no test reaches."""
+    """A key of the shared server, with limits that no test reaches."""
     return server.key_in_stock()
 
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    """An HTTP client that fails on responses that are not in the OpenAPI document."""
+    """An HTTP client that fails the test on any response that the OpenAPI document does not describe."""
     hooks = {"response": [documented]}
-    # Do not load certificates, because that takes longer than most tests.
+    # Loading certificates would take longer than most tests.
     with httpx.Client(timeout=60, verify=False, event_hooks=hooks) as opened:
         yield opened
 
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    """The command line with empty data, on each pair of backends."""
+    """The command line with a new, empty store, on each pair of backends."""
     commands = Commands(Server(tmp_path / "data", request.param))
     commands.server.create()
     return commands
@@ -213,13 +213,13 @@ def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def without_data(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    """The command line without any data, on each pair of backends."""
+    """The command line before any data exists, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """Starts `petstore serve` as an operator does, with data for this test, and stops it at the end."""
+    """Starts `petstore serve` as an operator would, with data for this test only, and stops it at the end."""
     started: list[Served] = []
 
     def serve(*options: str, workers: int = 1) -> Served:

@@ -1,4 +1,4 @@
-"""Returns the findings of `petstore check` without starting a command, which takes time."""
+"""Runs the checks of `petstore check` in this process, which is faster than starting the command."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ def faults(
     mounts: Path = MOUNTS,
     **settings: Any,
 ) -> dict[str, list[str]]:
-    """Returns the faults by subject. `settings` are added to those of the command."""
+    """Returns the faults by subject. `settings` are added to the settings of `commands`."""
     server = commands.server
     chosen = Settings(**{"data": server.data, "store": server.store, "gate": server.gate, **settings})
     found = asyncio.run(findings(chosen, free_bytes=free_bytes, free_files=free_files, mounts=mounts))

@@ -13,7 +13,7 @@ from petstore.settings import BASES
 from petstore.web.documents import Json, openapi_document
 from tools.breaking_changes import AFTER_EVERY_SUNSET, resolved
 
-# Headers that HTTP, the server and the operator's settings add to a response.
+# Headers that are not documented, because HTTP, the server or the operator's settings add them to responses.
 UNDOCUMENTED = {
     "access-control-allow-headers", "access-control-allow-methods", "access-control-allow-origin",
     "access-control-expose-headers", "access-control-max-age", "connection", "content-length", "content-type", "date",
@@ -25,7 +25,7 @@ ERROR_MEMBERS = ("code", "message", "status")
 
 
 class Described(dict[OperationName, Json]):
-    """Operations by operationId, with references resolved, and with `method` and `path`."""
+    """Operations by operationId. References are resolved, and `method` and `path` are added."""
 
     def __missing__(self, name: OperationName) -> Json:
         raise AssertionError(f"openapi.yaml has no {name}")
@@ -46,7 +46,7 @@ DOCUMENTED_AFTER_SUNSET = operations_of(AFTER_SUNSET)
 
 
 def sample(operation: OperationName) -> tuple[str, str, bytes]:
-    """Returns the method, the path below the base address, and the body of the example request in the document."""
+    """Returns the method, the path relative to the base address, and the body of the documented example request."""
     shown = DOCUMENTED[operation]
     path: str = shown["path"]
     for parameter in shown["parameters"]:
@@ -56,14 +56,14 @@ def sample(operation: OperationName) -> tuple[str, str, bytes]:
 
 
 def body_of(operation: OperationName) -> Json:
-    """The schema and the example of an operation's request body."""
+    """Returns the schema and the example of an operation's request body."""
     content: Json = DOCUMENTED[operation]["requestBody"]["content"]["application/json"]
     assert "example" in content, f"openapi.yaml: add an `example` to the requestBody of {operation}"
     return content
 
 
 def operation_at(method: str, path: str) -> Operation | None:
-    """Returns the operation of a request. Does not share any code with the router."""
+    """Finds the operation for a request without sharing any code with the router."""
     for base in sorted(BASES.values(), key=len, reverse=True):
         for operation in OPERATIONS:
             template = re.sub(r"\{\w+\}", r"(?!\\.{1,2}$)[^/]+", operation.path)
@@ -78,15 +78,15 @@ def path_of(target: str) -> str:
 
 
 def assert_documented(method: str, path: str, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-    """Asserts that the document has this response. `path` is percent-decoded.
+    """Asserts that the document describes this response. `path` is percent-decoded.
 
-    The document does not have responses that do not belong to an operation: some 404s and 405s, OPTIONS, and the site.
+    Responses that belong to no operation are not checked: some 404s and 405s, OPTIONS, and the site.
     """
     operation = operation_at(method, path)
     if operation is None:
         return
     sent = dict(headers)
-    # A simulated error may be one that this operation never returns. In that case, another operation documents it.
+    # A client can request a simulated error that only other operations document.
     if "error=" in sent.get("preference-applied", ""):
         assert any(str(status) in shown["responses"] for shown in DOCUMENTED.values()) or status in (404, 405)
         return
@@ -125,21 +125,21 @@ def faults_of(response: Json | None, headers: dict[str, str], body: bytes) -> li
 
 
 def error_faults(body: Json) -> list[str]:
-    """Returns the members that an Error body lacks, and those that it should not have."""
+    """Returns a message for each missing or unexpected member of an Error body."""
     faults = [f"the Error body lacks {name}" for name in ERROR_MEMBERS if name not in body]
     return faults + [f"the Error body has {name}" for name in body if name not in ERROR_MEMBERS]
 
 
 def _fits(schema: Json, text: str) -> bool:
-    """Whether a header fits a schema. Headers are text, even if they are numbers."""
+    """Returns whether a header matches a schema. Headers are text, so numbers must be converted first."""
     return jsonschema_rs.is_valid(schema, int(text) if schema["type"] == "integer" and text.isdecimal() else text)
 
 
 def documented(response: httpx.Response) -> None:
-    """Checks a response, as an event hook of a client."""
+    """Checks each response that a client receives. Use as an event hook of httpx."""
     request, headers = response.request, response.headers
     path = path_of(request.url.raw_path.decode())
-    # A response without a request id does not come from the service but from a proxy.
+    # A response without a request id comes from a proxy, not from the service.
     if "x-request-id" in headers and operation_at(request.method, path) is not None:
         body = response.read()
         assert_documented(request.method, path, response.status_code, headers.items(), body)

@@ -1,4 +1,4 @@
-"""Loads the data of a release, as written by `tools.release_data`. See tests/fixtures/VERSION/README.md."""
+"""Loads the data that `tools.release_data` saved for a release. See tests/fixtures/VERSION/README.md."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from harness.backends import Postgres, Redis, shared
 
 
 def unpack(archive: Path, data: Path) -> Path:
-    """Unpacks the files of an archive into a data directory. Creates the directory if it does not exist."""
+    """Unpacks an archive into a data directory, which is created if it does not exist."""
     data.mkdir(mode=0o700, exist_ok=True)
     with zipfile.ZipFile(archive) as files:
         files.extractall(data)
@@ -22,7 +22,7 @@ def unpack(archive: Path, data: Path) -> Path:
 
 
 def load_postgres(release: Path) -> str:
-    """Returns the URL of a new database with the second installation of a release."""
+    """Loads the store of a release's second installation into a new database. Returns its URL."""
     url = shared(Postgres).url()
 
     async def load() -> None:
@@ -35,7 +35,7 @@ def load_postgres(release: Path) -> str:
 
 
 def load_redis(release: Path) -> str:
-    """Loads the gate of the second installation into an empty Redis database. Returns its URL."""
+    """Loads the gate of a release's second installation into an empty Redis database. Returns its URL."""
     url = shared(Redis).url()
     with redis.Redis.from_url(url) as client:
         for name, stored in json.loads((release / "redis.json").read_text()).items():

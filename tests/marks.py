@@ -1,4 +1,4 @@
-"""Markers that several tests use."""
+"""Markers that several test files use."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""A naive model of the rate limits, and random requests to compare it with.
+"""A naive model of the rate limits, and random requests on which to compare it with the implementation.
 
-The model implements the contract without optimisations: it keeps every timestamp, and counts all of them each time.
+The model follows the contract without optimisations: it keeps all timestamps and recounts them for each request.
 """
 
 import random
@@ -11,17 +11,17 @@ from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, DAY, LIMITED, MINUTE, BanPolicy, Decision, Window
 
 START = 1_800_000_000_000
-# Gaps around the ends of windows and bans, where mistakes are likely.
+# Intervals close to the lengths of windows and bans, where mistakes are likely.
 EDGES = [0, 1, 999, 1_000, MINUTE - 1, MINUTE, MINUTE + 1, 2 * MINUTE, 3_600_000, DAY - 1, DAY, DAY + 1]
 
 
 @dataclass
 class NaiveLimits:
-    """The limits of one key. The clock never goes back."""
+    """The rate limits of one key. Assumes that the clock is never set back."""
 
     policy: BanPolicy
     admitted: list[int] = field(default_factory=list)
-    strikes: list[int] = field(default_factory=list)  # since the last admitted request or ban
+    strikes: list[int] = field(default_factory=list)  # refusals since the last admitted request or ban
     bans: list[tuple[int, int]] = field(default_factory=list)  # start and end
 
     def ask(self, limits: Limits, now: int) -> Decision:
@@ -35,7 +35,7 @@ class NaiveLimits:
             if len(self.strikes) > (self.policy.threshold or min(per_minute, 1_000)):
                 self._ban(now)
 
-        # The end of each reason to refuse: the ban, and every exhausted window.
+        # When the ban and each exhausted window end.
         ends: list[tuple[int, int, Window, int]] = []
         if self._is_banned(now):
             ends.append((self.bans[-1][1], 0, "minute", per_minute))
@@ -58,7 +58,7 @@ class NaiveLimits:
         return Decision(ADMITTED, least[2], least[3], least[0], least[4], least[4] - now)  # type: ignore[arg-type]  # a window
 
     def _window(self, length: int, now: int) -> tuple[int | None, int]:
-        """Returns the start of the open window, and the number of its requests."""
+        """Returns the start of the open window and the number of its requests, or None and 0 if no window is open."""
         start: int | None = None
         used = 0
         for at in self.admitted:
@@ -93,7 +93,7 @@ def random_limits(dice: random.Random) -> Limits:
 
 
 def random_times(dice: random.Random, count: int) -> Iterator[int]:
-    """Returns the times of requests, at random intervals, and sometimes at the end of a window or a ban."""
+    """Yields the times of requests at random intervals, some of them near the end of a window or ban."""
     now, pace = START, dice.choice([5, 500, 8_000, 70_000, 4_000_000])
     for _ in range(count):
         now += dice.choice(EDGES) if dice.random() < 0.05 else dice.randint(0, pace)

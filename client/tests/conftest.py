@@ -1,4 +1,4 @@
-"""Fixtures: either client, and one shared server for tests that bring their own key."""
+"""Fixtures: both clients, and one shared server for tests that create their own keys."""
 
 from collections.abc import Iterator
 
@@ -21,19 +21,19 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that all tests share: make your own keys, expect other tests' animals, do not move its clock."""
+    """A server shared by all tests. Create your own keys, expect other tests' animals, and do not move its clock."""
     with serving(tmp_path_factory.mktemp("client") / "data") as shared:
         yield shared
 
 
 @pytest.fixture
 def key(server: Server) -> Key:
-    """A key of the shared server with limits that no test reaches."""
+    """A key of the shared server, with limits that no test reaches."""
     return server.key()
 
 
 @pytest.fixture(autouse=True)
 def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The developer's own environment variables must not matter."""
+    """Removes the developer's variables, so that they do not affect the tests."""
     monkeypatch.delenv("PETSTORE_API_KEY", raising=False)
     monkeypatch.delenv("PETSTORE_BASE_URL", raising=False)

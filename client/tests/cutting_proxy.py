@@ -1,4 +1,4 @@
-"""A proxy on loopback that cuts each of its connections after a random number of bytes, of requests or of responses."""
+"""A loopback proxy that cuts each connection after a random number of bytes, in a request or in a response."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 class CuttingProxy:
     def __init__(self, target: int, most: int, seed: int) -> None:
-        """Forwards to the port `target`. A connection carries at most `most` bytes in both directions together."""
+        """Forwards to the port `target`. Each connection carries at most `most` bytes, counting both directions."""
         self.cut_in_requests = 0
         self.cut_in_responses = 0
         self.port = 0
@@ -26,7 +26,7 @@ class CuttingProxy:
         left = self._random.randint(0, self._most)
 
         async def relay(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> bool:
-            """Whether this direction was cut."""
+            """Forwards one direction. Returns whether it was cut."""
             nonlocal left
             while data := await source.read(65536):
                 sink.write(data[:left])
@@ -44,7 +44,7 @@ class CuttingProxy:
         for task in directions:
             task.cancel()
         await asyncio.gather(*directions, return_exceptions=True)
-        # Half of the connections are closed after all written data was sent; the others are reset.
+        # Half of the connections are closed after all written data has been sent, and the others are reset.
         reset = self._random.random() < 0.5
         for sink in (to_client, to_server):
             if reset:

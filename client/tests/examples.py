@@ -1,4 +1,4 @@
-"""The Python examples in the documents: those of the client, and of the API for clients that move off getPet."""
+"""The Python examples in the client's README, the client's reference and docs/api.md."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fakes of time and of the service: a wait of minutes takes no time, and each test writes its own responses."""
+"""A fake clock, on which waits take no time, and a fake service, whose responses each test chooses."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ REX = {"id": 1, "name": "Rex", "categoryId": 7, "status": "available"}
 
 
 class Clock:
-    """Seconds that pass only in sleep."""
+    """A clock that advances only during sleeps."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -65,20 +65,20 @@ DEFAULTS = Options(2, Timeouts(30.0, 5.0, 30.0, 30.0, 30.0), 120.0, {})
 
 
 def options_with(**changes: Any) -> Options:
-    """The default options of a client, but for some. Raises ValueError if one is out of range."""
+    """Returns a client's default options with some changes. Raises ValueError if an option is out of range."""
     return msgspec.structs.replace(DEFAULTS, **changes)
 
 
 def operations(
     clock: Callable[[], float], options: Options = DEFAULTS, events: Events | None = None, **replaced: Any
 ) -> Operations:
-    """Operations to be driven step by step. By default all random numbers are 0.5."""
+    """Returns operations that a test drives step by step. By default, all random numbers are 0.5."""
     defaults: dict[str, Any] = {"wall_clock": lambda: 0.0, "random": lambda: 0.5, "random_key": lambda: "random"}
     return Operations(SteppedSender(), options, RateLimiter(), events or Events(), clock=clock, **(defaults | replaced))
 
 
 def response(status: int, body: object = None, **headers: object) -> Response:
-    """`x_request_id="7"` becomes the header x-request-id."""
+    """Returns a response. The argument `x_request_id="7"` becomes the header x-request-id."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return Response(status, {name.replace("_", "-"): str(value) for name, value in headers.items()}, raw)
 
@@ -92,12 +92,12 @@ def limits(limit: int, remaining: int, reset: int) -> dict[str, object]:
 
 
 class Run:
-    """One call, run to its end on a fake clock: what it sent and when, and its result or error."""
+    """Runs one call to its end on a fake clock. Records what it sent and when, and its result or error."""
 
     def __init__(
         self, call: Coroutine[Any, Any, Any], outcomes: Iterable[Response | Failure], clock: Clock, part: float = 1.0
     ) -> None:
-        """With `part` below 1 each sleep ends early, after that part of it."""
+        """If `part` is below 1, each sleep ends early, after this fraction of its time."""
         self.sent: list[tuple[float, Request]] = []
         self.waited = 0.0
         self.result: Any = None
@@ -132,7 +132,7 @@ Kind = Literal["sync", "async"]
 
 
 class Service:
-    """Answers with the given outcomes, in order, and keeps the requests. Both clients can use its transport."""
+    """A fake service for both clients. Responds with the given outcomes in order, and records the requests."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
@@ -162,7 +162,7 @@ def http_page(count: int, next_cursor: str = "", first_id: int = 1, etag: str = 
 
 
 class Client:
-    """Either client with the same blocking methods: one suite tests both."""
+    """Wraps either client in the same blocking methods, so that one suite can test both."""
 
     def __init__(self, kind: Kind, service: Service | None = None, clock: Clock | None = None, **options: Any) -> None:
         self.kind = kind
@@ -216,16 +216,16 @@ class Client:
         return pages
 
     def finish(self, result: Any) -> Any:
-        """The result of a call: of the async client it has to be awaited."""
+        """Returns the result of a call. Awaits it if the client is async."""
         return result if self._loop is None else self._loop.run_until_complete(result)
 
     def iterate(self, items: Any) -> Any:
-        """An iterator of the client; that of the async client is stepped."""
+        """Returns a blocking iterator, whether the client is async or not."""
         return items if self._loop is None else _Stepped(items, self._loop)
 
 
 class _Stepped(Iterator[Any]):
-    """An async iterator, stepped from outside its event loop."""
+    """Iterates over an async iterator from outside its event loop."""
 
     def __init__(self, items: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._items = items

@@ -1,4 +1,4 @@
-"""Time for clients of real servers: short sleeps are slept, long waits are skipped, by clients and service alike."""
+"""A clock for tests of clients with real servers, on which the clients and the service skip long waits."""
 
 import contextlib
 import fcntl
@@ -6,11 +6,11 @@ import threading
 import time
 from pathlib import Path
 
-SKIPPED = 0.2  # seconds: shorter sleeps are polls for the responses to other requests, which come in real time
+SKIPPED = 0.2  # seconds. Shorter sleeps are not skipped, because they poll for responses that arrive in real time
 
 
 class FastTime:
-    """A clock that the threads, tasks and processes of a test share: the machine's, plus the seconds in a file.
+    """A clock shared by the threads, tasks and processes of a test: the machine's clock plus the seconds in a file.
 
     It jumps to the end of each long wait. If the file is a service's `--clock-file`, the service's clock jumps too.
     """
@@ -28,15 +28,15 @@ class FastTime:
         self.sleep_until(self.end_of(seconds), seconds)
 
     def end_of(self, seconds: float) -> float:
-        """When a sleep ends that the calling thread begins now.
+        """Returns when a sleep that the calling thread begins now will end.
 
-        It is counted from the thread's last look at the clock: since then, another thread may have made it jump.
+        Counts from when the thread last read the clock, because another thread may have made it jump since then.
         """
         end: float = self._seen.now + seconds
         return end
 
     def sleep_until(self, until: float, seconds: float) -> None:
-        time.sleep(min(seconds, 0.01))  # so that the other workers reach their waits too
+        time.sleep(min(seconds, 0.01))  # gives the other workers time to reach their waits
         if seconds >= SKIPPED:
             with self._file.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)

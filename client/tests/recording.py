@@ -1,4 +1,4 @@
-"""A transport that keeps the times of requests and responses, to show that no request was sent too early."""
+"""A transport that records the times of requests and responses, to show that no request was sent too early."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Event(NamedTuple):
 
 
 class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """The network, for either client; keeps all events in order."""
+    """A network transport for both clients. Records all events in order."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.events: list[Event] = []
@@ -50,7 +50,7 @@ class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 def sent_too_early(events: list[Event]) -> list[Event]:
-    """The requests sent although an earlier 429 forbade them."""
+    """Returns the requests that were sent before the Retry-After of an earlier 429 had passed."""
     early, forbidden_until = [], 0.0
     for event in events:
         if event.status == 429:

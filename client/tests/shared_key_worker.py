@@ -1,4 +1,4 @@
-"""One of several processes that share a key: it adds animals, and prints what it sent and received as JSON."""
+"""One of several processes that share a key. It adds animals and prints, as JSON, what it sent and received."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def main(base_url: str, secret: str, clock_file: str, name: str, count: str) -> 
         sleep=fast.sleep,
     ) as store:
         print("ready", flush=True)
-        sys.stdin.readline()  # until all processes are ready
+        sys.stdin.readline()  # wait until all processes are ready
         for number in range(int(count)):
             store.create_pet(f"{name}-{number}", 1)
     print(json.dumps({"events": recorder.events, "codes": [attempt.code for attempt in attempts]}))

@@ -1,6 +1,6 @@
-"""Every argument of every operation is sent, by each of the four forms of the client alike.
+"""All four forms of the client send every argument of every operation in the same way.
 
-The operations and their parameters are found in the signatures of `Petstore`: a new one is tested without a line here.
+The operations and their parameters come from the signatures of `Petstore`, so new ones are tested automatically.
 """
 
 import inspect
@@ -30,7 +30,7 @@ OPERATIONS = [
     for name, _ in inspect.getmembers(Petstore, inspect.isfunction)
     if not name.startswith("_") and name not in ("close", "with_options")
 ]
-# Values for parameters whose type alone does not tell one.
+# Values for parameters for which a value cannot be derived from the type.
 VALUES: dict[str, Any] = {"if_none_match": '"an-etag"', "max_items": 17}
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -48,7 +48,7 @@ def method_of(client: Client, form: str, operation: str) -> Any:
 
 
 def arguments_of(operation: str) -> dict[str, Any]:
-    """A value for every parameter. The values differ, so that each can be found in a request."""
+    """Returns a value for every parameter. The values differ, so that each can be found in a request."""
     parameters = parameters_of("Petstore", operation)
     return {parameter.name: value_of(parameter, 1000 + number) for number, parameter in enumerate(parameters, 1)}
 
@@ -71,7 +71,7 @@ def value_of(parameter: inspect.Parameter, number: int) -> Any:
 
 
 def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[httpx.Request]:
-    """The requests that a call sends. The response is an error, which fits every operation."""
+    """Returns the requests that a call sends. The response is an error, which every operation accepts."""
     service = Service(http_error(400, "invalid_request"))
     with Client(FORMS[form][0], service) as client, suppress(PetstoreError):
         result = method_of(client, form, operation)(**arguments)
@@ -84,7 +84,7 @@ def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[ht
 
 
 def values_in(requests: list[httpx.Request]) -> set[str]:
-    """Each value in the paths, queries, headers and JSON bodies, as text."""
+    """Returns all values in the paths, queries, headers and JSON bodies as text."""
     values: set[str] = set()
     for request in requests:
         values.update(request.url.path.split("/"))
@@ -95,7 +95,7 @@ def values_in(requests: list[httpx.Request]) -> set[str]:
 
 
 def texts(value: Any) -> set[str]:
-    """The text of a JSON value; of an object or an array, the texts of its members."""
+    """Returns the text of a JSON value, or the texts of all members of an object or array."""
     if isinstance(value, dict | list):
         members = value.values() if isinstance(value, dict) else value
         return {text for member in members for text in texts(member)}
@@ -105,7 +105,7 @@ def texts(value: Any) -> set[str]:
 @each_operation
 @each_form
 def test_every_argument_is_sent(operation: str, form: str) -> None:
-    """Each optional argument is given alone, because the smaller of `max_items` and `page_size` is sent."""
+    """Passes each optional argument alone, because only the smaller of `max_items` and `page_size` is sent."""
     arguments = arguments_of(operation)
     parameters = parameters_of("Petstore", operation)
     required = {each.name: arguments[each.name] for each in parameters if each.default is each.empty}
@@ -121,10 +121,10 @@ def test_every_argument_is_sent(operation: str, form: str) -> None:
 @each_form
 def test_every_form_has_the_same_parameters_and_sends_the_same_request(operation: str, form: str) -> None:
     same = parameters_of(form, operation) == parameters_of("Petstore", operation)
-    assert same, f"{form}.{operation} has other parameters than Petstore.{operation}"
+    assert same, f"{form}.{operation} has different parameters from Petstore.{operation}"
     arguments = arguments_of(operation)
     sent, by_petstore = (
         [(request.method, str(request.url), dict(request.headers), request.content) for request in requests]
         for requests in (requests_of(form, operation, arguments), requests_of("Petstore", operation, arguments))
     )
-    assert sent == by_petstore, f"{form}.{operation} sends another request than Petstore.{operation}"
+    assert sent == by_petstore, f"{form}.{operation} sends a different request from Petstore.{operation}"

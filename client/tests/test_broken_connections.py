@@ -1,4 +1,4 @@
-"""Connections cut at random bytes, of requests and of responses: every animal is added, and none twice."""
+"""If connections are cut at random bytes of requests and responses, every animal is still added exactly once."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +36,8 @@ def test_creates_through_cut_connections_are_exactly_as_many_animals(tmp_path: P
             stored = list(direct.list_pets())
 
     assert Counter(pet.name for pet in stored) == Counter(f"Pet {number}" for number in range(CREATES))
-    assert sorted(created, key=lambda pet: pet.id) == stored, "and each call returned its own animal"
+    assert sorted(created, key=lambda pet: pet.id) == stored, "each call must return its own animal"
     lost = sum(attempt.status is None for attempt in attempts)
-    assert lost > CREATES / 20, "the proxy did cut"
+    assert lost > CREATES / 20, "the proxy cut too few connections"
     assert proxy.cut_in_requests > CREATES / 100
     assert proxy.cut_in_responses > CREATES / 100

@@ -1,4 +1,4 @@
-"""Both clients in one suite: requests, results, errors, raw responses, and the secrecy of the key."""
+"""Tests that both clients must pass: requests, results, errors, raw responses, and the secrecy of the key."""
 
 import asyncio
 import copy
@@ -149,7 +149,7 @@ def test_get_pet_warns_with_the_date_the_replacement_and_the_line_of_the_caller(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_id_that_is_not_a_number_is_a_value_error(kind: Kind) -> None:
     with Client(kind, Service()) as client, pytest.raises(ValueError):
-        client.get_pet("1/../../secrets")  # type: ignore[arg-type]  # a type checker finds this
+        client.get_pet("1/../../secrets")  # type: ignore[arg-type]  # a type checker would report this
 
 
 def test_a_429_pauses_all_calls_of_the_client(kind: Kind) -> None:
@@ -203,7 +203,7 @@ def test_an_exception_that_is_not_of_the_network_is_raised_and_its_permit_given_
 
 
 def test_a_stop_iteration_in_a_transport_is_not_taken_for_a_result(kind: Kind) -> None:
-    """`next(responses)` in the transport of a test is common, and StopIteration also is how a coroutine returns."""
+    """A test's transport may well call `next(responses)`, and coroutines also return by raising StopIteration."""
     service = Service(StopIteration())
     with Client(kind, service) as client, pytest.raises((StopIteration, RuntimeError)):
         client.create_pet("Rex", 7)
@@ -224,7 +224,7 @@ def test_each_attempt_is_reported_to_the_callback_and_to_the_log(kind: Kind, cap
 
 
 def all_reprs(value: object) -> Iterator[str]:
-    """What a debugger shows of an object of this package, and of every such object in it."""
+    """Yields the repr of a value, and of everything that objects of this package contain."""
     yield repr(value)
     if type(value).__module__.startswith("petstore_client.") and hasattr(value, "__dict__"):
         for part in vars(value).values():
@@ -248,11 +248,11 @@ def test_the_key_is_in_no_repr_no_error_and_no_log(kind: Kind, caplog: pytest.Lo
 
 
 class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that never ends, one byte at a time."""
+    """A body that arrives one byte at a time and never ends."""
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
-            time.sleep(0.01)  # the test is about real time: the total of one attempt
+            time.sleep(0.01)  # in real time, like the timeout of an attempt
             yield b"x"
 
     async def __aiter__(self) -> Any:
@@ -275,7 +275,7 @@ def test_a_cancelled_task_gives_its_permit_back() -> None:
         hung = httpx.Response(200, stream=Trickle())
         async with AsyncPetstore(KEY, transport=Service(hung, http_response(201, REX)).transport) as client:
             task = asyncio.create_task(client.create_pet("Rex", 7))
-            await asyncio.sleep(0.05)  # the response has begun, and never ends
+            await asyncio.sleep(0.05)  # the response has begun but never ends
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -1,4 +1,4 @@
-"""The command as a process: its output, its errors and its exit codes."""
+"""The command, run as a process: its output, errors and exit codes."""
 
 import json
 import os
@@ -48,7 +48,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @contextmanager
 def answering(status: int, body: str) -> Iterator[str]:
-    """A server that gives one answer to everything; its base URL."""
+    """Runs a server that sends the same response to every request. Yields its base URL."""
     handler = type("Handler", (_Answer,), {"status": status, "body": body})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
@@ -93,7 +93,7 @@ def test_list_with_a_limit_prints_only_the_first_animals(shop: Server, limit: in
     done = run(*arguments, "--verbose", key=shop.key().secret, server=shop)
     assert [int(line.split()[0]) for line in done.stdout.splitlines()] == list(range(1, min(limit, 150) + 1))
     requests = re.findall(r"^GET /pets\?limit=(\d+)", done.stderr, re.MULTILINE)
-    assert requests == limits, "no page is requested that is not printed"
+    assert requests == limits, "the command must request only what it prints"
 
 
 def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Server, key: Key) -> None:
@@ -103,7 +103,7 @@ def test_add_and_get_print_the_animal_and_get_warns_of_its_removal(server: Serve
     got = run("get", str(rex["id"]), "--json", key=key.secret, server=server)
     assert json.loads(got.stdout) == rex
     assert "5 December 2030" in got.stderr
-    assert "Warning:" not in got.stderr, "a message for people, without a line of code"
+    assert "Warning:" not in got.stderr, "the message must not contain a line of code"
     shown = run("get", str(rex["id"]), "--base-url", server.url(""), key=key.secret)
     assert shown.stdout.split() == [str(rex["id"]), "sold", "7", "Rex"]
 
@@ -208,7 +208,7 @@ def test_verbose_prints_each_attempt_without_the_key(key: Key) -> None:
 
 
 def test_a_wait_for_the_rate_limit_is_printed(server: Server) -> None:
-    """A first command uses up the limit; the second one is interrupted while it waits."""
+    """The first command uses up the limit, and the second is interrupted while it waits."""
     key = server.key("enterprise", Limits(1, 1000)).secret
     assert run("list", key=key, server=server).returncode == 0
     variables = {**os.environ, "PETSTORE_API_KEY": key, "PETSTORE_BASE_URL": server.url("")}

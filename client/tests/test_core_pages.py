@@ -11,7 +11,7 @@ from petstore_client._messages import Request, Response
 
 
 class Shop:
-    """A list of animals with the ids 1 to `count`, in pages as the service sends them."""
+    """A fake service that sends pages of a list of animals with the ids 1 to `count`."""
 
     def __init__(self, count: int, *, ignores_limit: bool = False) -> None:
         self._count = count
@@ -31,7 +31,7 @@ class Shop:
 
 
 def steps(iterator: Any, shop: Shop) -> list[Any]:
-    """All items of an iterator."""
+    """Returns all items of an async iterator."""
     items = []
     while True:
         step = iterator.__anext__()

@@ -1,4 +1,4 @@
-"""The rate limiter that the threads and tasks of a client share, rule by rule."""
+"""Each rule of the rate limiter that a client's threads and tasks share."""
 
 import math
 
@@ -22,7 +22,7 @@ def refusal(seconds: float) -> RateLimited:
 
 
 def permits(limiter: RateLimiter, now: float = 0.0, most: int = 1000) -> int:
-    """How many requests may start at once."""
+    """Returns how many requests may start at the same time."""
     return next(count for count in range(most + 1) if count == most or limiter.acquire(now) is not None)
 
 
@@ -48,7 +48,7 @@ def test_an_outcome_that_does_not_tell_how_many_remain_changes_nothing(outcome: 
     limiter.acquire(0.0)
     limiter.release(0.0, outcome)
     assert limiter.acquire(0.0) is None
-    assert limiter.acquire(1e9) == Hold(), "one request, while no response has told more"
+    assert limiter.acquire(1e9) == Hold(), "one request, until a response allows more"
     limiter.release(0.0, state(7))
     limiter.acquire(0.0)
     limiter.release(0.0, outcome)
@@ -82,7 +82,7 @@ def test_a_pause_holds_all_calls_and_a_shorter_pause_does_not_shorten_it() -> No
 
 
 class Refusals:
-    """Refuses a request now and then, long after each pause, and tells the bound of the jitter."""
+    """Refuses or admits a request long after the last one. `refuse` returns the upper bound of the jitter."""
 
     def __init__(self) -> None:
         self.limiter = RateLimiter()
@@ -98,7 +98,7 @@ class Refusals:
         self.limiter.release(self.now, state(5))
 
 
-def test_the_jitter_grows_when_the_client_is_refused_again_and_starts_anew_after_a_success() -> None:
+def test_the_jitter_grows_when_the_client_is_refused_again_and_is_reset_by_a_success() -> None:
     refusals = Refusals()
     assert [refusals.refuse() for _ in range(3)] == [0.5, 1, 2]
     refusals.admit()
@@ -109,7 +109,7 @@ def test_requests_that_are_refused_together_are_one_refusal() -> None:
     refusals = Refusals()
     assert refusals.refuse() == 0.5
     refusals.limiter.acquire(refusals.now + 1000)
-    refusals.limiter.release(refusals.now, state(5))  # sent before the pause: its success tells nothing of later ones
+    refusals.limiter.release(refusals.now, state(5))  # sent before the pause, so its success does not count
     for _ in range(5):
         refusals.limiter.pause(refusal(2.0), refusals.now, refusals.now, 1.0)
     assert refusals.refuse() == 1
@@ -151,7 +151,7 @@ def test_the_refused_call_is_sent_first_after_the_pause() -> None:
     shared = operations(clock)
     refused, other = (shared.create_pet("Rex", 7) for _ in range(2))
     assert isinstance(refused.send(None), Request)
-    assert isinstance(other.send(None), Sleep), "there is one permit while nothing is known"
+    assert isinstance(other.send(None), Sleep), "there is one permit until a response allows more"
     step = refused.send(error(429, "rate_limit_exceeded", retry_after=9))
     assert isinstance(step, Sleep)
     assert other.send(None) == step, "both wait for the same pause"

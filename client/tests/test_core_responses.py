@@ -1,4 +1,4 @@
-"""What a response means: errors by code, the rate limit, pages, bodies that do not fit; and what is logged of it."""
+"""How responses are interpreted and logged: errors by code, the rate limit, pages and unexpected bodies."""
 
 import json
 import logging
@@ -91,7 +91,7 @@ def test_a_success_with_another_body_is_an_unexpected_response(body: bytes) -> N
     with pytest.raises(UnexpectedResponse) as raised:
         run.result.parse()
     assert (raised.value.code, raised.value.status, raised.value.request_id) == ("unexpected_response", 200, "r")
-    assert len(run.sent) == 1, "and not retried"
+    assert len(run.sent) == 1, "the request must not be retried"
 
 
 def test_unknown_members_of_an_animal_are_ignored() -> None:
@@ -299,7 +299,7 @@ def test_control_characters_are_escaped_and_json_keeps_its_meaning() -> None:
         assert escaped == f"a\\u{ord(character):04x}b"
         assert escaped.isascii()
     assert escape("\ud800") == "\\ud800"
-    assert escape("Łucja 🐶\u00a0é") == "Łucja 🐶\u00a0é", "and nothing else"
+    assert escape("Łucja 🐶\u00a0é") == "Łucja 🐶\u00a0é", "no other characters must be escaped"
     name = f'Rex{CONTROLS}"\\'
     assert json.loads(escape(Pet(1, name, 7, PetStatus.SOLD).to_json()))["name"] == name
 
@@ -325,7 +325,7 @@ def test_a_new_animal_is_sent_with_a_status_only_if_one_is_given() -> None:
 
 
 def test_a_created_animal_without_a_location_is_returned() -> None:
-    """From 5 December 2030 on, a 201 has no `Location`."""
+    """As of 5 December 2030, a 201 has no `Location`."""
     clock = Clock()
     assert Run(operations(clock).create_pet("Rex", 7), [response(201, REX)], clock).parsed.id == 1
 

@@ -1,4 +1,4 @@
-"""The rules on retrying and waiting, one by one, for one call on a fake clock."""
+"""Each rule for retrying and waiting, for one call on a fake clock."""
 
 import math
 from datetime import UTC, datetime
@@ -44,11 +44,11 @@ def refusal(retry_after: float | None) -> RateLimited:
 
 
 def waits(error: PetstoreError, numbers: range) -> list[tuple[float, float]]:
-    """The shortest and the longest wait after each failure in a row."""
+    """Returns the shortest and the longest wait after each of several consecutive failures."""
     return [(delay_after(error, number, 0.0), delay_after(error, number, 1.0)) for number in numbers]
 
 
-def test_told_to_wait_2_seconds_a_client_waits_2_to_2_5_seconds() -> None:
+def test_a_retry_after_of_2_seconds_is_a_wait_of_2_to_2_5_seconds() -> None:
     waits = [delay_after(refusal(2.0), 1, thousandth / 1000) for thousandth in range(1001)]
     assert (min(waits), max(waits)) == (2.0, 2.5)
 
@@ -97,7 +97,7 @@ def test_a_second_wait_that_would_exceed_total_timeout_raises_the_last_error(cod
     run, clock = create(error(429, "rate_limit_exceeded", retry_after=60), error(429, code, retry_after=58))
     assert isinstance(run.error, RateLimited)
     assert run.error.code == code
-    assert clock.slept == [63.0], "120 s do not have room for a second wait"
+    assert clock.slept == [63.0], "120 s leave no room for a second wait"
 
 
 def test_a_retry_without_a_retry_after_is_bounded_too() -> None:

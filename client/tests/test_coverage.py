@@ -1,4 +1,4 @@
-"""The tests of the core run every line and every branch of it, without a socket and without a server."""
+"""The tests of the core cover all its lines and branches, without sockets or servers."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The documents of the client: the examples print what they say, and the reference is complete."""
+"""The client's documents: the examples print what their comments say, and the reference is complete."""
 
 import inspect
 import json
@@ -57,7 +57,7 @@ def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fres
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     expected = re.findall(r"→ ([^→\n]+?)\s*(?=→|$)", EXAMPLES[name], re.MULTILINE)
-    assert expected, "an example says what it prints"
+    assert expected, "an example must say what it prints"
     assert done.stdout.splitlines() == expected
 
 
@@ -80,11 +80,11 @@ def test_the_mirror_of_the_readme_resumes_after_an_interruption(fresh: Server, t
     assert len(mirror(killed_before_the_state_is_saved)) == 200
     assert mirror(example) == list(range(1, 251))
     fresh.fill(30)
-    assert mirror(example) == list(range(1, 281)), "and adds new animals"
+    assert mirror(example) == list(range(1, 281)), "the mirror must add new animals"
     (tmp_path / "mirror.jsonl").unlink()
-    assert mirror(example) == list(range(1, 281)), "and starts again without the file"
+    assert mirror(example) == list(range(1, 281)), "without the file, the mirror must start over"
     (tmp_path / "mirror.jsonl").write_bytes(b"{")
-    assert mirror(example) == list(range(1, 281)), "and if the file was shortened"
+    assert mirror(example) == list(range(1, 281)), "if the file was truncated, the mirror must start over"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -109,7 +109,7 @@ def test_every_option_is_in_the_reference_with_its_default(client: type) -> None
             assert documented[parameter.name] == f"`{parameter.default}`"
     assert inspect.getdoc(Petstore) is not None
     for parameter in parameters:
-        assert parameter.name in str(inspect.getdoc(Petstore)), "and is in the docstring"
+        assert parameter.name in str(inspect.getdoc(Petstore)), "every option must be in the docstring"
 
 
 def test_the_options_in_the_readme_have_their_defaults() -> None:
@@ -125,7 +125,7 @@ def test_the_options_in_the_readme_have_their_defaults() -> None:
 
 
 def test_the_readme_needs_no_other_file() -> None:
-    """It is the page of the package on a registry, where a relative link would be dead."""
+    """The README is also the package's page on a registry, where relative links would be broken."""
     assert re.findall(r"\]\((?!#|https://)[^)]*\)", README) == []
 
 
@@ -141,14 +141,14 @@ def test_every_method_is_in_the_reference_with_its_signature_and_is_the_same_in_
 def test_the_members_of_an_animal_are_those_of_the_interface() -> None:
     schemas = openapi_document("/v1", "/staging/v1", 0)["components"]["schemas"]
     members = [field.encode_name for field in msgspec.structs.fields(Pet)]
-    assert members == list(schemas["Pet"]["properties"]), "the client's Pet has other members than the service's"
+    assert members == list(schemas["Pet"]["properties"]), "the members of the client's Pet differ from the service's"
     arguments = inspect.signature(Petstore.create_pet).parameters
     assert [name for name in schemas["NewPet"]["properties"] if snake_case(name) not in arguments] == []
     assert [status.value for status in PetStatus] == schemas["PetStatus"]["enum"]
 
 
 @pytest.mark.parametrize("code", CLASSES)
-def test_every_code_is_in_the_reference_beside_its_class(code: str) -> None:
+def test_every_code_is_in_the_reference_next_to_its_class(code: str) -> None:
     assert re.search(rf"^\| [│├└ ]*`{CLASSES[code].__name__}` \|[^|]*`{code}`", REFERENCE, re.MULTILINE)
 
 
@@ -173,7 +173,7 @@ def test_every_relative_link_of_the_documents_exists() -> None:
 
 
 def test_the_documents_name_the_wheel_and_no_package_of_a_registry() -> None:
-    """On a public registry, a package of this name could be someone else's."""
+    """On a public registry, anyone could publish a package with this name."""
     texts = [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
@@ -209,6 +209,6 @@ def test_the_distribution_needs_httpx_msgspec_and_typing_extensions() -> None:
 
 
 def test_importing_the_package_does_not_import_httpx() -> None:
-    """Importing httpx takes longer than importing the package, and a program may never make a client."""
+    """Importing httpx takes longer than importing the package, and some programs never create a client."""
     script = "import sys, petstore_client; sys.exit('httpx' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -1,4 +1,4 @@
-"""Clients generated from the OpenAPI document: each lists, creates and gets against a running service."""
+"""Clients generated from the OpenAPI document list, create and get animals on a running service."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TYPESCRIPT = HERE / "typescript"
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Four available animals, and a sold one."""
+    """A server with four available animals and a sold one."""
     with serving(tmp_path_factory.mktemp("generated") / "data") as server:
         server.fill(4, status="available")
         server.fill(1, status="sold")
@@ -43,13 +43,13 @@ def output(*command: str | Path, cwd: Path) -> str:
 
 
 def test_a_generated_python_client_works(shop: Server, document: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("post_hooks: []\n")  # no formatting of the generated code
+    (tmp_path / "config.yaml").write_text("post_hooks: []\n")  # do not format the generated code
     output(
         sys.executable, "-m", "openapi_python_client", "generate", "--path", document,
         "--config", tmp_path / "config.yaml", "--fail-on-warning",
         cwd=tmp_path,
     )  # fmt: skip
-    # Neither the project nor the package has the name of our client, so that both can be installed.
+    # The generated project and package have other names than our client, so that both can be installed.
     project = tmp_path / "petstore-api-client"
     assert [each.parent.name for each in tmp_path.glob("*/*/__init__.py")] == ["petstore_api_client"]
     shutil.copy(HERE / "generated_pets.py", project)

@@ -79,7 +79,7 @@ def test_a_base_url_that_is_not_valid_is_a_value_error(kind: Kind, bad: str, why
 
 @pytest.mark.parametrize("bad", ["http://ada:secret@h/v1", "http://ada@h/v1", "http://:secret@h/v1"])
 def test_a_user_in_the_base_url_is_a_value_error_that_does_not_show_it(kind: Kind, bad: str) -> None:
-    """httpx would send the user in place of the key."""
+    """httpx would send the user name and password instead of the key."""
     with pytest.raises(ValueError, match="use an API key") as raised:
         make(kind, api_key=KEY, base_url=bad)
     assert "secret" not in str(raised.value)
@@ -98,8 +98,8 @@ def test_a_custom_httpx_client_is_used_with_its_own_headers_and_left_open() -> N
     own.get(LIVE)
     request, afterwards = service.requests
     assert request.headers["X-Team"] == "pets"
-    assert request.headers["Authorization"] == f"Bearer {KEY}", "and not the auth of the httpx client"
-    assert KEY not in str(afterwards.headers.raw), "the key does not stay in the httpx client"
+    assert request.headers["Authorization"] == f"Bearer {KEY}", "the httpx client's auth must not be sent"
+    assert KEY not in str(afterwards.headers.raw), "the key must not stay in the httpx client"
     own.close()
 
 
@@ -148,7 +148,7 @@ def test_with_options_sets_max_retries_timeout_and_total_timeout_for_one_call(ki
         assert len(service.requests) == 2
         with pytest.raises(ServerError):
             client.create_pet("Rex", 7)
-        assert len(service.requests) == 5, "the client itself has its own options still"
+        assert len(service.requests) == 5, "the client must keep its own options"
         assert service.requests[4].extensions["timeout"]["read"] > 25
 
 
@@ -203,7 +203,7 @@ def test_a_header_that_cannot_be_sent_is_a_value_error(kind: Kind, bad: dict[str
 
 
 def timeouts_sent(kind: Kind, timeout: Any, **options: Any) -> list[dict[str, float]]:
-    """The timeouts of two requests: of a client with this timeout, and of one that gets it from `with_options`."""
+    """Returns the timeouts of two requests, one with `timeout` from the client and one from `with_options`."""
     service = Service(*[http_response(201, REX)] * 2)
     options |= {"total_timeout": None}
     with Client(kind, service, timeout=timeout, **options) as client:

@@ -1,4 +1,4 @@
-"""Pools of workers that share one client, against a real server with low limits: no ban, no early request."""
+"""Pools of workers that share one client of a real server with low limits cause no ban and send no early request."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from recording import Recorder, sent_too_early
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
-    """A server for one test, which may move its clock."""
+    """A server for one test, which may move the server's clock."""
     with serving(tmp_path / "data") as server:
         yield server
 
@@ -31,7 +31,7 @@ class Result(NamedTuple):
 
 
 def add_animals(kind: Kind, server: Server, key: Key, workers: int, each: int, **options: Any) -> Result:
-    """Each worker adds its animals one after the other, all through one client."""
+    """Lets workers that share one client add animals. Each adds its own one after another."""
     fast = FastTime(server.clock_file)
     result = Result(Recorder(fast.clock), [], [])
     options |= {"base_url": server.url(""), "transport": result.recorder, "clock": fast.clock}
@@ -87,7 +87,7 @@ def test_8_workers_add_200_animals_with_a_free_key_and_default_options(kind: Kin
 
 @pytest.mark.thorough
 def test_a_pool_far_larger_than_the_limit_is_not_banned(kind: Kind, own_server: Server) -> None:
-    """Seven refusals in a row would be a ban: 40 workers that do not share a client would reach it at once."""
+    """Seven refusals in a row cause a ban. Forty workers with separate clients would reach it immediately."""
     key = own_server.key("enterprise", Limits(6, 1_000_000))
     result = add_animals(kind, own_server, key, workers=40, each=1, total_timeout=3600.0)
     assert result.errors == []

@@ -1,4 +1,4 @@
-"""The rules on retrying, for random sequences of responses: never early, never too often, never too long."""
+"""After random sequences of responses, the client never retries too early, too often or for too long."""
 
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -19,7 +19,7 @@ DATE = datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
 
 
 class Scripted(NamedTuple):
-    """One outcome of an attempt, and what the rules say about it, worked out apart from the code."""
+    """One outcome of an attempt, and what the rules say about it, determined without the client's code."""
 
     outcome: Response | Failure
     is_retryable: bool
@@ -96,7 +96,7 @@ def test_every_sequence_of_responses_is_retried_by_the_rules(
 
     refusals = 0
     for number, (before, after) in enumerate(zip(run.sent, run.sent[1:], strict=False), start=1):
-        scripted = script[number - 1]  # a fake attempt takes no time
+        scripted = script[number - 1]
         assert scripted.is_retryable
         if scripted.is_refusal:
             refusals += 1
@@ -104,8 +104,8 @@ def test_every_sequence_of_responses_is_retried_by_the_rules(
             refusals = 0
         asked = scripted.asked or 0.0
         jitter = min(max(0.5, asked / 10) * 2 ** ((refusals if scripted.is_refusal else number) - 1), 8)
-        passed = after[0] - before[0]
-        assert (asked or jitter / 2) - 1e-6 <= passed, "earlier than the Retry-After, or than half of the backoff"
+        passed = after[0] - before[0]  # the wait, because a fake attempt takes no time
+        assert (asked or jitter / 2) - 1e-6 <= passed, "before the Retry-After or half of the backoff had passed"
         assert passed <= asked + jitter + 1e-2, "too late"
 
     last = script[attempts - 1]
@@ -113,7 +113,7 @@ def test_every_sequence_of_responses_is_retried_by_the_rules(
         assert last is DONE
         return
     assert last is not DONE
-    if last.is_retryable and attempts <= options.max_retries:  # retries are left, so the wait must be too long
+    if last.is_retryable and attempts <= options.max_retries:  # the next wait must have been too long
         assert clock() - start + (last.asked or 0.0) + 8 >= options.total_timeout
     if isinstance(run.error, ApiError):
         assert run.error.retry_after == last.asked

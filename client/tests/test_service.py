@@ -1,4 +1,4 @@
-"""Both clients against the real service: the operations, the errors, both environments."""
+"""Both clients with the real service: operations, errors and both environments."""
 
 import socket
 import time
@@ -32,7 +32,7 @@ SUNSET = datetime(2030, 12, 5, tzinfo=UTC).timestamp()
 
 @pytest.fixture
 def connect(kind: Kind, server: Server, key: Key) -> Iterator[Connect]:
-    """Makes clients of the shared server, with a key that no test exhausts unless another is given."""
+    """Creates clients of the shared server. Unless a test gives a key, theirs has limits that no test reaches."""
     made: list[Client] = []
 
     def connect(**options: Any) -> Client:

@@ -1,4 +1,4 @@
-"""Four processes that share one free key: every animal is added once, no ban, no request before its time."""
+"""Four processes that share one free key add every animal once, without a ban or an early request."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def add_animals(server: Server, secret: str, each: int) -> list[Result]:
 
 @pytest.mark.thorough
 def test_four_processes_with_one_free_key_add_200_animals(tmp_path: Path) -> None:
-    """The minutes between the windows are skipped, on the clocks of the service and of the processes alike."""
+    """The service and the processes share a clock that skips the waits for the next window."""
     each = ANIMALS // PROCESSES
     with serving(tmp_path / "data") as server:
         results = add_animals(server, server.key("free").secret, each)
@@ -60,8 +60,8 @@ def test_four_processes_with_one_free_key_add_200_animals(tmp_path: Path) -> Non
 
     assert names == Counter({f"{worker}-{number}": 1 for worker in range(PROCESSES) for number in range(each)})
     codes = Counter(code for result in results for code in result.codes)
-    assert set(codes) == {None, "rate_limit_exceeded"}, "and no ban"
+    assert set(codes) == {None, "rate_limit_exceeded"}, "there must be no ban"
     assert codes[None] == ANIMALS
     assert [sent_too_early(result.events) for result in results] == [[]] * PROCESSES
     moments = [event.moment for result in results for event in result.events]
-    assert max(moments) - min(moments) > 3 * 60, "a minute admits 60: the fourth has begun"
+    assert max(moments) - min(moments) > 3 * 60, "a minute admits 60 requests, so a fourth must have begun"

@@ -1,4 +1,4 @@
-"""The package and every example pass mypy and pyright in their strict modes; every public name has a complete type."""
+"""The package and every example pass mypy and pyright in strict mode, and every public name has a complete type."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.static
 
 @pytest.fixture
 def checked(tmp_path: Path) -> Path:
-    """A directory with all examples as files."""
+    """A directory that contains all examples as files."""
     for name, example in EXAMPLES.items():
         (tmp_path / f"{name}.py").write_text(example)
     return tmp_path
@@ -41,8 +41,8 @@ def pyright(project: Path) -> subprocess.CompletedProcess[str]:
 
 
 def run_pyright(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Skips the test if pyright cannot run."""
-    # With --verifytypes, pyright takes the packages of the first python in PATH.
+    """Runs pyright. Skips the test if that is impossible."""
+    # With --verifytypes, pyright uses the packages of the first python in PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [sys.executable, "-m", "pyright", *arguments],
@@ -75,9 +75,9 @@ def test_pyright_reports_each_use_of_get_pet(checked: Path) -> None:
 
 
 def test_every_public_name_has_a_complete_type(tmp_path: Path) -> None:
-    """`--ignoreexternal`: httpx, whose types are among the arguments, is not complete itself."""
+    """Uses `--ignoreexternal`, because some arguments have types of httpx, and those are not complete."""
     done = run_pyright("--verifytypes", "petstore_client", "--ignoreexternal", cwd=tmp_path)
     assert "Type completeness score: 100%" in done.stdout, done.stdout
     exported = re.search(r'exported by "petstore_client": (\d+)', done.stdout)
     assert exported is not None
-    assert int(exported[1]) >= len(petstore_client.__all__), "and the package was found"
+    assert int(exported[1]) >= len(petstore_client.__all__), "pyright did not find the package"

@@ -1,4 +1,4 @@
-"""Values for every member of an animal, based on its type. Tests that use them also cover new members."""
+"""Values for every member of an animal, based on the member's type, so that tests also cover new members."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from msgspec.inspect import IntType, LiteralType, Metadata, NoneType, StrType, T
 from petstore.pets import NewPet, Pet
 from petstore.store.schema import Row
 
-# The members of a new animal. NewPet and Pet have the same names in the same order.
+# The members of a new animal. After its id, Pet has the same members in the same order.
 MEMBERS = msgspec.structs.fields(NewPet)
 
 
@@ -17,7 +17,7 @@ def two_values(member: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
     values = [value for value in _values_of(type_info(member.type), member.encode_name) if value != member.default]
     try:
         first, second = (msgspec.convert(value, member.type) for value in values[:2])
-    except ValueError:  # fewer than two values, or one that the type does not allow (msgspec's errors are ValueErrors)
+    except ValueError:  # too few values, or one that the type does not allow (msgspec raises a ValueError)
         raise LookupError(f"give a value for {member.encode_name} in tests/admin/pet_members.py") from None
     return first, second
 
@@ -47,23 +47,23 @@ def with_id(pet_id: int, new: NewPet) -> Pet:
 
 
 def pet_row(pet_id: int, added_by: int | None = None) -> Row:
-    """A row of the table `pets`, with a value for every member."""
+    """Returns a row of the table `pets` with a value for every member."""
     return (*msgspec.structs.astuple(with_id(pet_id, FIRST)), 0, added_by, 1_800_000_000)
 
 
 def texts(new: NewPet) -> dict[str, str]:
-    """Returns what an operator types for each member that has a value."""
+    """Returns the text that an operator types for each member that has a value."""
     values = zip(new.__struct_encode_fields__, msgspec.structs.astuple(new), strict=True)
     return {name: str(value) for name, value in values if value is not None}
 
 
 def changed(before: NewPet | Pet, after: NewPet | Pet) -> list[str]:
-    """Returns the members that have another value afterwards."""
+    """Returns the members that differ, each with its old and new value."""
     values = msgspec.to_builtins(after)
     return [f"{name}: {value} → {values.get(name)}" for name, value in msgspec.to_builtins(before).items()
             if values.get(name) != value]  # fmt: skip
 
 
 def lacking(text: str, new: NewPet | Pet) -> list[str]:
-    """Returns the members whose values are not in a text."""
+    """Returns the members whose values do not appear in a text."""
     return [name for name, value in msgspec.to_builtins(new).items() if str(value) not in text]

@@ -34,7 +34,7 @@ def test_elements_are_those_of_the_array(
     text = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode("utf-8-sig" if bom else "utf-8")
     found = split(text, size)
     assert [json.loads(element) for _, element in found] == values
-    assert found == split(text), "the size of the blocks makes no difference"
+    assert found == split(text), "the block size must not make a difference"
 
 
 @given(some.text(some.sampled_from('[]{},"\\\\ 0\n'), max_size=12), some.integers(1, 4))
@@ -46,7 +46,7 @@ def test_an_array_is_accepted_only_if_it_is_valid(text: str, size: int) -> None:
 def split_array(text: bytes, size: int) -> list[object] | None:
     try:
         return [json.loads(element) for _, element in split(text, size)]
-    except ValueError:  # NotAnArray is one
+    except ValueError:  # including NotAnArray
         return None
 
 

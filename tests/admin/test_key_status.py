@@ -1,4 +1,4 @@
-"""What happens to the next request of a key after its ban is lifted."""
+"""What happens to a key's next request after its ban is lifted."""
 
 import msgspec
 import pytest

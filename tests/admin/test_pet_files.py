@@ -1,4 +1,4 @@
-"""Files of animals contain every member. Hostile files neither block the event loop nor fill the memory."""
+"""Files of animals contain every member, and hostile files neither block the event loop nor exhaust the memory."""
 
 import asyncio
 import io
@@ -69,7 +69,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_other_tasks_run_while_a_hostile_file_is_checked(kind: str) -> None:
-    """If the file were read in the event loop, 8 MiB of blank lines would block it for 30 s."""
+    """Reading 8 MiB of blank lines in the event loop would block it for 30 s."""
     name, content = HOSTILE[kind]
 
     async def work() -> float:

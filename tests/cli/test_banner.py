@@ -79,7 +79,7 @@ def test_every_start_names_the_console_and_what_to_do_about_a_lost_key(
 ) -> None:
     lines = banner(capsys, secrets=secrets)
     for words in ("console", "keys rotate ID", "keys create --plan pro"):
-        command = suggestion(words, f"--data {Path.cwd()}/petstore-data")  # another terminal may be elsewhere
+        command = suggestion(words, f"--data {Path.cwd()}/petstore-data")  # works in any directory
         assert any(line.startswith(f"{command}  ") for line in lines)
 
 

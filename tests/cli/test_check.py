@@ -79,7 +79,7 @@ def test_check_changes_nothing(embedded: Commands) -> None:
     before = state(embedded.data)
     assert "live.db-wal" in before
     report = embedded.json("check")
-    assert "2 animals" in report["about"]["store, live"]  # the second is only in the write-ahead log
+    assert "2 animals" in report["about"]["store, live"]  # the second animal is only in the write-ahead log
     assert state(embedded.data) == before
 
 

@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Commands:
 
 
 def test_a_database_that_could_lose_animals_is_found(tmp_path: Path) -> None:
-    """The only fault of the test server is that it runs with fsync = off."""
+    """The test server's only fault is that it runs with fsync = off."""
     found = faults(cluster(tmp_path))
     assert set(found) == {"postgresql"}
     assert found["postgresql"] == ["PostgreSQL runs with fsync = off: animals can be lost in a power cut"]
@@ -115,7 +115,7 @@ def test_check_leaves_no_connection_open(postgres: Postgres) -> None:
     async def look() -> None:
         other = await asyncpg.connect(url)
         await check_server(url, 1)
-        async with asyncio.timeout(10):  # the server takes a while to notice
+        async with asyncio.timeout(10):  # the server needs a moment to notice the disconnect
             while await other.fetchval(here) > 1:
                 await asyncio.sleep(0.01)
         await other.close()
@@ -146,7 +146,7 @@ def test_the_gate_is_described_in_a_few_words(redis: Redis, redis_cluster: Redis
 
 
 def test_a_redis_without_persistence_is_found(tmp_path: Path) -> None:
-    """Also if CONFIG is not available, as with many hosting providers."""
+    """The check also works without CONFIG, which many hosting providers disable."""
     forgetful = ("--appendonly", "no", "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
     with running(Redis(*forgetful, "--rename-command", "CONFIG", "")) as redis:
         server = Server(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Commands for keys, bans and animals, as text and as JSON, and their effect on a running service."""
+"""Commands for keys, bans and animals: their output as text and JSON, and their effect on a running service."""
 
 import getpass
 import json
@@ -67,7 +67,7 @@ def test_help_explains_the_command(without_data: Commands, words: list[str]) -> 
     assert usage.startswith("Usage: ")
     assert len(rest[0].strip()) > len("Options:")
     assert not rest[0].startswith("Options:")
-    assert "..." not in done.stdout.replace("[ARGS]...", ""), "a text was cut"
+    assert "..." not in done.stdout.replace("[ARGS]...", ""), "a text was cut off"
     assert not without_data.data.exists()
 
 
@@ -98,7 +98,7 @@ def test_times_are_printed_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
 def test_commands_work_as_separate_processes(tmp_path: Path, host: Host) -> None:
-    """Runs them as a script does. Other tests run commands within one process, to save the startup time of Python."""
+    """Runs commands as a script does. Other tests run them in the test process, which saves Python's startup time."""
     petstore = Processes(Server(tmp_path / "data", host))
     made = petstore.json("keys", "create", "--plan", "free")
     assert [key["id"] for key in petstore.json("keys", "list")] == [made["id"]]

@@ -1,4 +1,4 @@
-"""Rows of .csv files: delimiters, and bad rows, which are reported with their line numbers."""
+"""Rows of .csv files: delimiters, and bad rows, which are reported with line numbers."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from harness.other_user import as_nobody, directory_of_nobody
 from petstore.admin.pet_rows import LINE_MAX
 from tests.cli.test_files import import_fails
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened
+pytestmark = pytest.mark.on("sqlite-lmdb")  # a file is parsed before a store is opened
 
 
 def dry_run(petstore: Commands, file: Path) -> tuple[int, dict[int, str]]:

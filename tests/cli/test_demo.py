@@ -42,7 +42,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Server:
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_demo_has_hundreds_of_animals_of_every_status(demo: Server, environment: Environment) -> None:
     counts = demo.act(lambda backends: backends.stores[environment].pets.count())
-    assert sum(counts.values()) == ANIMALS[environment]  # one was added by hand, and one removed
+    assert sum(counts.values()) == ANIMALS[environment]  # one animal was added by hand, and another was removed
     assert all(counts[status] > 0.05 * sum(counts.values()) for status in ("available", "pending", "sold"))
 
 

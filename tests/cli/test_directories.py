@@ -1,4 +1,4 @@
-"""The directory that a command uses. It never changes an unrelated one, and creates a store only on request."""
+"""Which directory a command uses. Commands never change an unrelated directory, and create stores only on request."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ CREATING = [
     ["keys", "create", "--plan", "free"], ["operators", "add", "ada"],
     ["pets", "add", "--name", "Rex", "--category-id", "1"], ["pets", "import", "FILE"],
 ]  # fmt: skip
-# The arguments that each other command needs, so that it does not fail for another reason.
+# Arguments for all other commands, so that none fails for an unrelated reason.
 ARGUMENTS = {
     "backup": ["FILE.zip"], "restore": ["FILE.zip"], "copy": ["--to-store", "elsewhere"],
     "bans lift": ["key_1"], "operators add": ["ada"], "operators revoke": ["ada"], "keys create": ["--plan", "free"],
@@ -39,13 +39,13 @@ def filled(words: list[str], directory: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory that has nothing to do with Petstore, with files that a careless command could damage."""
+    """A directory unrelated to Petstore, with files that a careless command could damage."""
     home = tmp_path / "home"
     (home / "project").mkdir(parents=True)
     (home / "notes.txt").write_text("mine")
     (home / "project/link").symlink_to("../notes.txt")
     os.mkfifo(home / "project/pipe")
-    (home / "lock").touch()  # a name that Petstore also uses
+    (home / "lock").touch()  # Petstore also has a file with this name
     return home
 
 
@@ -58,7 +58,7 @@ def test_a_directory_with_other_content_is_refused_and_stays_as_it_is(
     said = Commands(Server(home)).run(*filled(words, tmp_path))
     lines = said.stderr.splitlines()
     assert said.returncode == 2, said
-    if words != ["keys", "identify"]:  # which reads a secret first
+    if words != ["keys", "identify"]:  # this command reads a secret first
         assert lines[-1] == f"petstore: {home} has no Petstore data", said.stderr
     assert "rm " not in said.stderr
     assert ({path: path.lstat().st_mode for path in home.rglob("*")}, (home / "notes.txt").read_text()) == (

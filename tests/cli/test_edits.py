@@ -1,4 +1,4 @@
-"""`keys update` and `pets update` at the same time as other changes. No change is lost."""
+"""`keys update` and `pets update` run at the same time as other changes, and no change is lost."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,4 +1,4 @@
-"""`petstore pets import` and `export`. An import checks the whole file and reports every bad row. No value is lost."""
+"""`petstore pets import` and `export`. An import first checks the file and reports bad rows. No value is lost."""
 
 import asyncio
 import csv
@@ -21,7 +21,7 @@ from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.errors import OperatorError
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # the format of a file is read before a store is opened
+pytestmark = pytest.mark.on("sqlite-lmdb")  # a file is parsed before a store is opened
 
 ODD_NAMES = [
     "Rex", "🐕‍🦺 Ærø", 'the "best" cat', "comma, semicolon; tab-less", " kept spaces ", "'; DROP TABLE pets; --",
@@ -31,7 +31,7 @@ ODD_NAMES = [
 
 
 def import_fails(petstore: Commands, file: Path) -> list[str]:
-    """Runs an import that must fail and add no animal and no audit entry. Returns the lines of its message."""
+    """Asserts that an import fails and adds no animal or audit entry. Returns its message without the first line."""
     message = petstore.fails("pets", "import", str(file))
     assert petstore.json("pets", "list") == []
     assert petstore.entries() == []
@@ -352,10 +352,10 @@ def test_other_tasks_run_during_an_export(tmp_path: Path) -> None:
                 turns += 1
                 await asyncio.sleep(0)
 
-        beside = asyncio.create_task(other())
+        background = asyncio.create_task(other())
         live = backends.stores["live"]
         await write_pets(lambda after: live.pets.page(after=after, limit=BATCH, status=None), "jsonl", io.StringIO())
-        beside.cancel()
+        background.cancel()
         return turns
 
     assert server.act(work) >= pages
@@ -466,7 +466,7 @@ def test_running_service_shows_an_import_with_the_next_request(server: Server, k
 
 
 def batches_of_changed(content: bytes, changed: bytes) -> list[str]:
-    """Reads a file that was changed after its check. Returns the names in its batches until the change is noticed."""
+    """Reads a file that was changed after its check. Returns the names that it yields before it notices the change."""
     source = io.BytesIO(content)
     file = PetFile("x.csv", source)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Imports that stop partway through, by Ctrl-C or `kill -9`, and imports by several processes at the same time."""
+"""Imports that Ctrl-C or `kill -9` interrupts, and imports by several processes at the same time."""
 
 import asyncio
 import contextlib
@@ -47,14 +47,14 @@ def all_names(petstore: Commands) -> list[str]:
 
 
 def latest(petstore: Commands) -> dict[str, Any]:
-    """Returns the newest import, as the command lists it."""
+    """Returns the newest import, as `pets imports` lists it."""
     found: dict[str, Any] = petstore.json("pets", "imports")[0]
     return found
 
 
 @contextlib.contextmanager
 def in_the_middle(petstore: Commands, file: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Starts an import and waits until it has added some animals of the file."""
+    """Starts an import and waits until it has added some of the file's animals."""
     command = subprocess.Popen(
         [sys.executable, "-c", ONE_BY_ONE, "pets", "import", str(file)],
         stderr=subprocess.PIPE, text=True, env=petstore.variables,
@@ -68,7 +68,7 @@ def in_the_middle(petstore: Commands, file: Path) -> Iterator["subprocess.Popen[
 
 
 def resumes(petstore: Commands, file: Path, *options: str) -> None:
-    """Asserts that the same command adds exactly the remaining animals of the file, without asking."""
+    """Asserts that repeating the command adds exactly the file's remaining animals, without asking for confirmation."""
     before = latest(petstore)["added"]
     done = petstore.run("pets", "import", str(file), *options)
     assert done.returncode == 0, done.stderr
@@ -119,7 +119,7 @@ def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Command
 @pytest.mark.thorough
 def test_two_processes_import_the_same_file_together(petstore: Commands, tmp_path: Path) -> None:
     file = written(tmp_path / "animals.csv", COUNT)
-    with in_the_middle(petstore, file) as command:  # in chunks of one animal, while the other adds 2,000 at once
+    with in_the_middle(petstore, file) as command:  # one animal per chunk, while the other import adds 2,000 at once
         second = petstore.run("pets", "import", str(file))
         command.communicate(timeout=60)
         assert (command.returncode, second.returncode) == (0, 0)
@@ -160,7 +160,7 @@ def test_nothing_is_created_for_a_file_with_bad_rows(without_data: Commands, tmp
     assert not without_data.data.exists()
 
 
-# The admin action that the command uses
+# The admin action behind the command
 
 
 def file_of(count: int) -> PetFile:
@@ -169,7 +169,7 @@ def file_of(count: int) -> PetFile:
 
 
 def admin_of(store: Store, now: float = NOW) -> Admin:
-    """Returns an admin without a gate, which imports do not need."""
+    """Returns an Admin without a gate, because imports need none."""
     return Admin(store, None, "ada", lambda: now)  # type: ignore[arg-type]
 
 
@@ -216,7 +216,7 @@ def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StoreP
 
 
 class Failing(Imports):
-    """Loses the response to the third chunk, after its commit or instead of it."""
+    """Loses the response to the third chunk, which is committed only if `commits` is true."""
 
     commits = True
     chunks = 0
@@ -292,7 +292,7 @@ def test_each_worker_lists_a_chunk_with_the_next_request(tmp_path: Path, host: A
         key = server.key()
 
         def listed() -> set[int]:
-            """Returns the number of animals in a list. Uses several connections, so that both workers respond."""
+            """Returns how many animals the workers list. Uses several connections, so that both workers respond."""
             answers = (asking(server.port, 1, key.headers, "/v1/pets?limit=100")[0] for _ in range(12))
             return {len(msgspec.json.decode(answer.body)) for answer in answers}
 

@@ -24,7 +24,7 @@ from petstore.wording import when
 
 pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
 
-TRIALS = 5  # how often to check that a change takes effect in a running service
+TRIALS = 5  # how many times to check that a change takes effect in a running service
 
 
 def make_key(petstore: Commands, *options: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def banned(server: Server) -> Key:
 
 
 def answering(petstore: Commands, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command whose standard input has the answer to its question."""
+    """Runs a command with the answer to its prompt on standard input."""
     return subprocess.run(
         [*PETSTORE, *words], input=answer, capture_output=True, text=True, timeout=60, env=petstore.variables
     )
@@ -244,7 +244,7 @@ def test_a_secret_that_is_given_as_an_argument_is_not_repeated(petstore: Command
 
 
 def at_a_terminal(petstore: Commands, question: str, answer: str, *words: str) -> tuple[int, str, str]:
-    """Runs a command on a terminal and answers its question. Returns the exit code and both outputs."""
+    """Runs a command on a terminal and answers its prompt. Returns the exit code, stdout and the terminal output."""
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
         [*PETSTORE, *words], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=petstore.variables,

@@ -1,4 +1,4 @@
-"""Commands without data. A command that needs data does not create any, and its hints work as printed."""
+"""Commands before any data exists. Commands that need data create none, and the commands in hints work as printed."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.gate import REDIS_SCHEMES
 from petstore.gate.redis_url import open_link
 
-# Every command that acts on existing data. The other commands may create data.
+# Commands that act on existing data and must not create any.
 NEED_DATA = [
     ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
     ["keys", "end-overlap", "key_1"],
@@ -79,7 +79,7 @@ def commands_below(command: click.Command, words: tuple[str, ...] = ()) -> dict[
 WITH_BACKENDS = [
     words
     for words, command in commands_below(cli).items()
-    if any(param.name == "data" for param in command.params) and words != ("check",)  # its page refers to serve
+    if any(param.name == "data" for param in command.params) and words != ("check",)  # its help refers to that of serve
 ]
 
 
@@ -142,12 +142,12 @@ PETSTORE = Path(sys.executable).with_name("petstore")
 
 
 def variables(path: str, data: Path) -> dict[str, str]:
-    """Returns variables with which Python finds the same modules from another working directory."""
+    """Returns environment variables with which Python finds the same modules from any working directory."""
     return {**os.environ, "PATH": path, "PETSTORE_DATA": str(data), "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def hint(words: list[str], cwd: Path, path: str, data: Path) -> str:
-    """Returns the command in the hint of an empty list."""
+    """Returns the command that an empty list suggests in its hint."""
     done = subprocess.run(
         [*words, "keys", "list"],
         capture_output=True,

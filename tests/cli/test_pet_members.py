@@ -12,7 +12,7 @@ from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, lacking, with
 
 
 def options(new: NewPet) -> list[str]:
-    """Returns the options for each value of an animal."""
+    """Returns the command-line options that set the values of an animal."""
     given = {name: value for name, value in msgspec.structs.asdict(new).items() if value is not None}
     return [word for name, value in given.items() for word in (option(name), str(value))]
 
@@ -29,7 +29,7 @@ def test_a_member_has_an_option(petstore: Commands, command: str) -> None:
 
 
 def shown(petstore: Commands) -> dict[str, Any]:
-    """Returns the output of `pets show` for the first animal, without who added it and when."""
+    """Returns what `pets show` prints for animal 1, except who added it and when."""
     printed = petstore.json("pets", "show", "1")
     return {name: value for name, value in printed.items() if name not in ORIGIN_COLUMNS}
 

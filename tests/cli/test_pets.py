@@ -25,7 +25,7 @@ from petstore.pets import NewPet
 
 pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
 
-TRIALS = 5  # how often to check that a change takes effect in a running service
+TRIALS = 5  # how many times to check that a change takes effect in a running service
 
 
 def add(petstore: Commands, *names: str) -> list[int]:
@@ -42,7 +42,7 @@ def written(path: Path, *rows: str) -> Path:
 
 
 def answering(petstore: Commands, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command whose standard input has the answer to its question."""
+    """Runs a command with the answer to its prompt on standard input."""
     return subprocess.run(
         [*PETSTORE, *words], input=answer, capture_output=True, text=True, timeout=60, env=petstore.variables
     )
@@ -78,7 +78,7 @@ def test_update_changes_an_animal(petstore: Commands) -> None:
     assert (entry.action, entry.subject) == ("update animal", str(pet_id))
     assert entry.detail == "name Rex → Max; category id 1 → 7; status available → sold"
     petstore.text("pets", "update", str(pet_id), "--name", "Max")
-    assert petstore.entries()[0] == entry, "nothing has changed"
+    assert petstore.entries()[0] == entry, "an update without changes must not add an entry"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_remove_asks_and_removes_several(petstore: Commands) -> None:
         ("remove animal", "3", f"Bo, category 1, available, {one['removal']}"),
         ("remove animal", both[1], "2 animals: 1, 2"),
     ]
-    assert add(petstore, "Next") == [4], "an id is never used again"
+    assert add(petstore, "Next") == [4], "ids must never be reused"
 
 
 def test_update_and_remove_take_effect_in_a_running_service(server: Server, key: Key) -> None:
@@ -202,7 +202,7 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
     assert "in staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")
     assert names(petstore) == ["Present"]
-    petstore.text("pets", "restore", "1", "4")  # 4 was removed by hand, not by undoing its import
+    petstore.text("pets", "restore", "1", "4")  # animal 4 was removed by hand, not by undoing its import
     assert names(petstore) == ["Removed", "Present", "By hand"]
 
 
@@ -251,7 +251,7 @@ def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> No
 
 
 def added_at(petstore: Commands, name: str, at: float) -> str:
-    """Adds an animal as the operator ada, at another time."""
+    """Adds an animal as the operator ada at the time `at`. Returns her name."""
     entry = AuditEntry(at, "ada", "add animal", "")
     petstore.server.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet(name, 1), entry))
     return entry.actor
@@ -269,14 +269,14 @@ def test_an_export_says_who_added_animals_only_on_request(petstore: Commands, tm
         assert (tmp_path / name).read_text() == plain
         petstore.text("pets", "export", str(tmp_path / name), "--with-added-by", "--force")
         assert (tmp_path / name).read_text() == with_origin
-        added = petstore.json("pets", "import", str(tmp_path / name))  # ignores id, added_by and added_at
+        added = petstore.json("pets", "import", str(tmp_path / name))  # the import ignores id, added_by and added_at
         (pet,) = petstore.json("pets", "list", "--added-by", added["import"])
         assert petstore.json("pets", "show", str(pet["id"]))["added_at"] > 1_700_000_000
         petstore.text("pets", "undo-import", added["import"], "--yes")
 
 
 def test_the_animals_of_a_broken_script_are_removed_and_restored(server: Server, tmp_path: Path) -> None:
-    """A customer's script has added 5,000 animals, other clients have added more, and an operator has corrected one."""
+    """A customer's script added 5,000 animals, other clients added more, and an operator corrected one."""
     petstore = Commands(server)
     broken, other = (petstore.json("keys", "create", "--plan", "free", "--name", name)["id"] for name in ("A", "B"))
 
@@ -452,7 +452,7 @@ def test_the_content_of_a_pipe_is_recognised_afterwards(petstore: Commands, tmp_
 
 
 def test_ctrl_c_while_a_pipe_is_read_adds_nothing(petstore: Commands, tmp_path: Path) -> None:
-    """The pipe does not end, so the command waits for more input."""
+    """The pipe stays open, so the command waits for more input."""
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     command = subprocess.Popen(
@@ -474,7 +474,7 @@ ONE_BY_ONE = (
 
 
 def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: Commands, tmp_path: Path) -> None:
-    """The interrupted command removes one animal per transaction, so that it takes long enough."""
+    """The command removes one animal per transaction, so that there is enough time to interrupt it."""
     count = 10_000
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", *["Rex,1"] * count)))
     petstore.text("pets", "set-status", "7", str(count), "sold")
@@ -503,5 +503,5 @@ def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: C
 
 
 def _is_waiting(pid: int) -> bool:
-    """Whether the process has read the whole content of the pipe, and is blocked in a read."""
+    """Returns whether the process has read everything in the pipe and is waiting for more."""
     return "pipe" in Path(f"/proc/{pid}/wchan").read_text()

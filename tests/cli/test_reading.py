@@ -1,4 +1,4 @@
-"""Commands that only read. They create nothing, migrate nothing and change no row."""
+"""Commands that only read create nothing, migrate nothing and change no row."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ from petstore.cli import cli
 from petstore.store.schema import COUNTERS, TABLES
 from tests.cli.test_no_data import commands_below
 
-# Every command that only reads, with arguments that find something. KEY is replaced with a key's id.
+# Every command that only reads, with arguments that match existing data. KEY is replaced with a key's id.
 READING = [
     ["keys", "list"], ["keys", "show", "KEY"], ["pets", "list"], ["pets", "show", "1"],
     ["pets", "list", "--search", "Re"], ["pets", "imports"], ["pets", "export", "-"],
     ["pets", "import", "FILE", "--dry-run"], ["bans", "list"], ["audit"], ["operators", "list"], ["check"],
 ]  # fmt: skip
-# Every other command that takes --data. `usage` also adds what the gate has counted.
+# Every other command that takes --data. `usage` writes because it collects what the gate has counted.
 WRITING = [
     ["serve"], ["console"], ["backup"], ["restore"], ["copy"], ["usage"], ["bans", "lift"], ["operators", "add"],
     ["operators", "revoke"], ["keys", "create"], ["keys", "update"], ["keys", "suspend"], ["keys", "resume"],
@@ -44,7 +44,7 @@ def test_every_command_is_listed() -> None:
 
 
 def rows_of(server: Server) -> Any:
-    """Returns every row of every table. Does not use the code with which commands open a store."""
+    """Returns every row of every table, without the code that commands use to open a store."""
     place = StorePlace(server.data, server.store)
     found = {}
     for table in (*TABLES, *(() if server.store else (COUNTERS._replace(name="sqlite_sequence"),))):
@@ -59,7 +59,7 @@ def names_in(directory: Path) -> list[str]:
 
 @pytest.fixture(params=["own", "cluster"])
 def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
-    """The data of a service that was killed before all its usage was collected."""
+    """The data of a service that was killed before it had collected all usage."""
     server = Server(tmp_path / "data", request.param)
     petstore = Commands(server)
     petstore.text("operators", "add", "ada")
@@ -82,7 +82,7 @@ def test_a_reading_command_changes_nothing(killed: Commands, words: list[str], t
     )[0][0]
     rows, names = rows_of(server), names_in(server.data)
     done = killed.run(*(key_id if word == "KEY" else str(file) if word == "FILE" else word for word in words))
-    is_fine = done.returncode == 0 or words == ["check"]  # it reports that the test server runs without fsync
+    is_fine = done.returncode == 0 or words == ["check"]  # the test server runs without fsync, which is a fault
     assert is_fine and done.stdout, done.stderr
     assert (rows_of(server), names_in(server.data)) == (rows, names)
 

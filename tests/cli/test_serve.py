@@ -1,4 +1,4 @@
-"""`petstore serve` as an operator runs it: its output, and failures with a clear one-line message."""
+"""`petstore serve` as an operator runs it: its output, and the one-line messages of failures."""
 
 import asyncio
 import contextlib
@@ -96,16 +96,16 @@ def test_a_second_service_on_the_same_directory_says_so_and_shares_its_limits(
     with started(Server(own.data)) as second:
         statuses = [httpx.get(each.url("/pets"), headers=key.headers).status_code for each in (own, second) * 6]
         assert (statuses.count(200), statuses.count(429)) == (10, 2)
-    told = subprocess.Popen(
+    process = subprocess.Popen(
         [*PETSTORE, "serve", "--data", str(own.data), "--port", str(free_port())],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        assert told.stderr is not None
-        assert "Another service, console or command is using this data directory" in told.stderr.readline()
+        assert process.stderr is not None
+        assert "Another service, console or command is using this data directory" in process.stderr.readline()
     finally:
-        told.terminate()
-        told.communicate(timeout=30)
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def test_second_start_prints_no_key(serve: Callable[..., Served]) -> None:
@@ -291,7 +291,7 @@ def test_port_of_another_petstore_is_in_use(serve: Callable[..., Served], tmp_pa
 
 
 def _is_hung_up_on(port: int, trusting: ssl.SSLContext) -> bool:
-    """Whether the service soon stops reading from a client that keeps sending after it got its response."""
+    """Returns whether the service soon disconnects a client that keeps sending after it got its response."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)
     with trusting.wrap_socket(plain, server_hostname="127.0.0.1") as talking:
         talking.sendall(b"POST /v1/pets HTTP/1.1\r\nHost: here\r\nContent-Length: 100000000000\r\n\r\n")
@@ -339,7 +339,7 @@ def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> No
             each.close()
 
         def is_served() -> bool:
-            with contextlib.suppress(httpx.TransportError):  # until the server has noticed that they are closed
+            with contextlib.suppress(httpx.TransportError):  # fails until the server has noticed that they are closed
                 return httpx.get(f"https://127.0.0.1:{own.port}/healthz", verify=trusting).status_code == 200
             return False
 
@@ -390,7 +390,7 @@ def test_another_asgi_server_keeps_running_when_the_shell_that_started_it_ends(t
     try:
         assert wait_for(lambda: takes_connections(port)), (tmp_path / "data.log").read_text()
         shell.communicate(b"\n", timeout=10)
-        ended = wait_for(lambda: not is_running(server), 2.5)  # a worker checks once a second
+        ended = wait_for(lambda: not is_running(server), 2.5)  # workers check for their parent once a second
         assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The output of commands on narrow terminals, on streams that are closed, full or not UTF-8, and when interrupted."""
+"""The output of commands on narrow terminals and on streams that are closed, full or not UTF-8."""
 
 import contextlib
 import json
@@ -26,21 +26,21 @@ def embedded(tmp_path: Path) -> Commands:
 
 
 def shell(petstore: Commands, words: str, streams: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command with its streams set up by a shell."""
+    """Runs a command in a shell that redirects its streams."""
     command = ["sh", "-c", f'exec "$@" {words} {streams}', "sh", *PETSTORE]
     variables = {**petstore.variables, **variables}
     return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, env=variables)
 
 
 def on_a_terminal(petstore: Commands, *words: str, columns: int) -> list[str]:
-    """Returns the output lines of a command on a terminal of this width."""
+    """Runs a command on a terminal of this width. Returns the lines that it prints."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
     variables = {**petstore.variables, "TERM": "xterm", "NO_COLOR": "1"}
     with subprocess.Popen([*PETSTORE, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=variables):
         os.close(theirs)
         printed = b""
-        with contextlib.suppress(OSError):  # raised if no process has the terminal open any longer
+        with contextlib.suppress(OSError):  # raised once no process has the terminal open
             while some := os.read(ours, 65_536):
                 printed += some
     os.close(ours)
@@ -55,7 +55,7 @@ def test_a_key_id_is_never_broken(embedded: Commands, columns: int) -> None:
                          "--name", name)["id"] for name in names]  # fmt: skip
     lines = on_a_terminal(embedded, "keys", "list", columns=columns)
     assert [line.split()[0] for line in lines if line.startswith("key_")] == ids[::-1]
-    assert "".join(lines).count("ö") == 200, "nothing of a name is cut"
+    assert "".join(lines).count("ö") == 200, "a part of the name is missing"
     assert max(map(len, lines)) <= max(columns, 80)
     assert [key_id in " ".join(on_a_terminal(embedded, "audit", columns=columns)) for key_id in ids] == [True] * 3
 
@@ -78,7 +78,7 @@ def test_control_characters_are_not_printed(embedded: Commands) -> None:
     assert embedded.json("pets", "list")[0]["name"] == HOSTILE
     assert HOSTILE in embedded.text("pets", "export", "-")
     assert HARMLESS in "".join(on_a_terminal(embedded, "pets", "export", "-", columns=200))
-    odd = "東京\u3000犬 🐕\u200d🦺"  # contains a wide space, and an emoji with a joiner
+    odd = "東京\u3000犬 🐕\u200d🦺"  # contains an ideographic space and an emoji with a zero-width joiner
     assert f"2  {odd}  category 1" in embedded.text("pets", "add", "--name", odd, "--category-id", "1")
 
 

@@ -1,7 +1,7 @@
-"""Commands that messages suggest can be typed as printed.
+"""The commands that messages suggest work as printed.
 
-`TYPED` has every command that a message in the source suggests. A message with another command fails
-`test_every_suggested_command_is_typed_here`, which names it.
+`TYPED` has every command that a message in the source suggests. If a command is missing from it,
+`test_every_suggested_command_is_typed_here` fails and names the command.
 """
 
 import ast
@@ -35,8 +35,8 @@ SUGGESTED = re.compile(f"`((?:{PROGRAMS}) [^`]+)`")
 IN_PAGES = re.compile(f"<code>((?:{PROGRAMS}) [^<]+)</code>")
 BARE = re.compile(f"(?<![`/.\\w-])petstore (?:{'|'.join(COMMANDS)})\\b")
 
-# Each command as it is in the source, as an operator types it, and a part of its output. `Place` defines the names in
-# capital letters.
+# Each command as written in the source, what an operator types for it, and a part of its output. `Place` has the values
+# of the names in capital letters.
 TYPED = {
     "petstore {typed}": ("petstore keys list", "KEY"),
     "petstore audit --env {key.environment} --search {key.id}": (
@@ -83,7 +83,7 @@ RUNNING = {
     "petstore serve": ("petstore serve", "Petstore listens on"),
     "petstore serve --cors-origin ORIGIN": ("petstore serve --cors-origin https://example.com", "Petstore listens on"),
 }
-SYSTEMD = {"systemctl start petstore": "petstore.service"}  # the unit that must exist
+SYSTEMD = {"systemctl start petstore": "petstore.service"}  # the command, and the unit that it needs
 
 # Literals that name a command without suggesting it: help texts, and actors in the audit log.
 NOT_SUGGESTED = {
@@ -103,7 +103,7 @@ class Place(NamedTuple):
     values: dict[str, str]
 
     def run(self, words: str, answer: str = "y\n") -> "subprocess.CompletedProcess[str]":
-        """Runs a command in a shell, from another directory and without our environment variables."""
+        """Runs a command in a shell, in the parent directory of the data, with only PATH in its environment."""
         return subprocess.run(
             ["sh", "-c", words], cwd=self.data.parent, env={"PATH": PATH}, input=answer, capture_output=True, text=True,
             timeout=60,
@@ -135,15 +135,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def place(template: Place, tmp_path: Path) -> Place:
-    """A copy of the data that a test may change."""
+    """A copy of the data, which the test may change."""
     shutil.copytree(template.data.parent, tmp_path / "copy")
     return template._replace(data=tmp_path / "copy" / template.data.name)
 
 
 def literals(file: Path) -> Iterator[str]:
-    """Finds the string literals in a file, without docstrings. Puts calls of `suggestion` in backticks.
+    """Yields the string literals in a file, except docstrings. Calls of `suggestion` appear in backticks.
 
-    Expressions in f-strings are in braces.
+    Expressions in f-strings appear in braces.
     """
     tree = ast.parse(file.read_text())
     inner: set[int] = set()
@@ -173,7 +173,7 @@ def as_text(node: ast.expr) -> str:
 
 
 def suggested() -> dict[str, str]:
-    """Returns every suggested command, and a file that suggests it."""
+    """Returns every suggested command with a file that suggests it."""
     found: dict[str, str] = {}
     for file in sorted(SOURCE.rglob("*.py")):
         for text in literals(file) if file != WRITER else ():
@@ -190,11 +190,11 @@ def test_every_suggested_command_is_typed_here() -> None:
 
 
 def test_every_suggested_command_is_in_backticks() -> None:
-    """Otherwise it is printed without the options that select the data."""
+    """A command without backticks would be printed without the options that select the data."""
     found = [
         (str(file), text)
         for file in sorted(SOURCE.rglob("*.py"))
-        if file.parent.name != "console"  # whose pages mark commands as code
+        if file.parent.name != "console"  # its pages mark commands up as code
         for text in literals(file)
         if BARE.search(SUGGESTED.sub("", text)) and text not in NOT_SUGGESTED
     ]
@@ -212,7 +212,7 @@ def test_a_suggested_command_works_as_printed(place: Place, words: str) -> None:
 
 
 def responds(port: int) -> bool:
-    """Whether a request gets a response. A process that only listens does not handle signals yet."""
+    """Returns whether a request gets a response. A process that only listens does not handle signals yet."""
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(f"http://127.0.0.1:{port}/", timeout=10).status_code > 0
     return False
@@ -244,7 +244,7 @@ def test_a_suggested_unit_exists() -> None:
         assert (SOURCE.parents[1] / "deploy" / unit).is_file()
 
 
-# Wrong or unfinished commands, each with the command that its message suggests, as it is in `TYPED`.
+# Wrong or incomplete commands, each with the command that its message suggests, spelled as in `TYPED`.
 MESSAGES = [
     ("petstore keys show nokey", "petstore keys list"),
     ("petstore keys show SECRET", "petstore keys identify"),

@@ -1,6 +1,6 @@
 """Runs every command in docs/tutorial.md and the README in order, and compares the output with the document.
 
-The tests use other ports, another data directory and another secret. `sleep` moves the service's clock.
+Ports, the data directory and the secret differ from the document's, and `sleep` moves the service's clock.
 """
 
 import os
@@ -27,7 +27,7 @@ PIP_INSTALL = "pip install --dry-run --quiet --no-deps --no-index --no-build-iso
 
 
 class Line(NamedTuple):
-    """A command in a document, and its output in the document."""
+    """A command in a document, and the output that the document shows for it."""
 
     command: str
     shown: list[str]
@@ -69,7 +69,7 @@ def document(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def served(document: str, tmp_path: Path) -> Iterator[Served]:
-    """Starts the service with the first command of the document."""
+    """Starts the service with the document's first command."""
     first = lines_of(document)[0]
     command, *options = options_of(first.command)
     assert command == "serve"

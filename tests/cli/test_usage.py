@@ -27,7 +27,7 @@ from petstore.usage import KeyMeasure, OperationUsage
 
 
 def make_keys(petstore: Commands, count: int) -> list[str]:
-    """Creates keys and returns their ids, newest first."""
+    """Creates keys. Returns their ids, newest first."""
 
     async def work(backends: Any) -> list[str]:
         admin = Admin(backends.stores["live"], backends.gate, "ada", time.time)
@@ -123,7 +123,7 @@ def test_usage_is_shown_for_one_operation(petstore: Commands) -> None:
 
 def test_usage_of_a_calendar_month_can_be_billed(petstore: Commands) -> None:
     big, small = make_keys(petstore, 2)
-    first, last = _at(2024, 2, 1), _at(2024, 3, 1) - 1  # a February with 29 days
+    first, last = _at(2024, 2, 1), _at(2024, 3, 1) - 1  # this February has 29 days
     use(petstore, counted(big, first - 1, "admitted", 1_000), counted(big, last + 1, "admitted", 1_000))
     use(petstore, counted(big, first, "admitted", 40), counted(big, last, "admitted", 5))
     use(petstore, counted(big, last, "client_error", 6), counted(big, last, "refused", 7))  # one error too many

@@ -1,5 +1,6 @@
-"""PostgreSQL and Redis are stopped, killed and suspended under load. No acknowledged animal is lost or added twice, no
-client gets another client's response, and the service recovers automatically.
+"""Stops, kills and suspends PostgreSQL and Redis under load. The service recovers automatically.
+
+No acknowledged animal is lost or added twice, and no client gets another client's response.
 """
 
 import contextlib
@@ -27,24 +28,24 @@ from petstore.store.postgres.migrations import APPLICATION_NAME
 
 RESTARTS = 3  # one of each kind
 CREATES = 500
-# The service promises 3 s and 2 s. The rest is a margin for a machine that is busy with other tests.
+# The service promises 3 s and 2 s. The rest is a margin for machines that run other tests at the same time.
 HEALS_WITHIN = 15.0
 ANSWERS_WITHIN = 8.0
-BEFORE_NEXT_TRY = 0.02  # during an outage, the service refuses immediately, and clients would use all CPU time
+BEFORE_NEXT_TRY = 0.02  # without it, clients would use all CPU time, because the service refuses immediately
 HOW = ("stopped", "killed", "hung")
 
 
 @pytest.fixture
 def servers() -> Iterator[tuple[Postgres, Redis]]:
-    """Servers that a test may stop, kill and suspend."""
+    """PostgreSQL and Redis servers that a test may stop, kill and suspend."""
     with running(Postgres()) as postgres, running(Redis()) as redis:
         yield postgres, redis
 
 
 class Client(threading.Thread):
-    """Adds animals and lists them one after another, and retries until each one is acknowledged.
+    """Adds and lists animals one after another, and retries each one until it is acknowledged.
 
-    The limit of its key and the names of its animals are unique, so that it notices a response for another client.
+    Its key's limit and its animals' names are unique, so that it recognizes a response meant for another client.
     """
 
     def __init__(self, nodes: list[Node], number: int) -> None:
@@ -92,21 +93,21 @@ class Client(threading.Thread):
         self.slowest = max(self.slowest, time.monotonic() - began)
         limit = answer.headers["x-ratelimit-limit"]
         known = {str(self.limits.per_minute), str(self.limits.per_day)}
-        # During an outage, the key may not be known. The limit is then that of the address.
+        # If an outage prevents the lookup of a key, the response has the limit of the address.
         if answer.status_code not in (200, 201, 409, 503) or (limit not in known and answer.status_code != 503):
             self.wrong.append(f"{name}: {answer.status_code} {limit} {answer.text}")
         return answer
 
 
 def fail(server: Process, how: str, seconds: float) -> float:
-    """Makes a server fail and come back. Returns the time when it was back."""
+    """Makes a server unavailable for some seconds. Returns the time when it was back."""
     if how == "hung":
         server.hang()
-        time.sleep(seconds)  # the length of the outage
+        time.sleep(seconds)
         server.go_on()
     else:
         server.stop() if how == "stopped" else server.kill()
-        time.sleep(seconds)  # the length of the outage
+        time.sleep(seconds)
         server.start()
     return time.monotonic()
 
@@ -138,7 +139,7 @@ def test_a_server_that_fails_again_and_again(servers: tuple[Postgres, Redis], tm
             assert wait_for(lambda: all(map(ready, nodes)))
             healed.append(time.monotonic() - back)
             enough = acknowledged() + 60
-            assert wait_for(lambda enough=enough: acknowledged() > enough)  # type: ignore[misc]  # of this turn
+            assert wait_for(lambda enough=enough: acknowledged() > enough)  # type: ignore[misc]  # binds this round's value
         for client in clients:
             client.stopping.set()
         for client in clients:
@@ -157,7 +158,7 @@ def test_a_server_that_fails_again_and_again(servers: tuple[Postgres, Redis], tm
 
 
 def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Path) -> None:
-    """It disconnects at a random moment, often before the response, and retries with its idempotency key."""
+    """The client disconnects at random moments, often before the response, and retries with its idempotency key."""
     with nodes_running(tmp_path, shared(Postgres), shared(Redis), skews=(0.0, 0.0), workers=2) as nodes:
         keys = [node.key() for node in nodes]
 
@@ -173,7 +174,7 @@ def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Pa
                 with socket.create_connection(("127.0.0.1", node.port), timeout=10) as connection:
                     if dice.random() < 0.5:  # disconnect during the request, or a moment after it
                         connection.sendall(data[: dice.randint(1, len(data))] if dice.random() < 0.5 else data)
-                        time.sleep(dice.uniform(0, 0.004))  # disconnect at a random moment
+                        time.sleep(dice.uniform(0, 0.004))
                         continue
                     connection.sendall(data)
                     answers = split(receive(connection).data)
@@ -192,13 +193,13 @@ def test_a_client_that_drops_its_connections_adds_every_animal_once(tmp_path: Pa
 def test_without_redis_degrade_continues_and_refuse_does_not(servers: tuple[Postgres, Redis], tmp_path: Path) -> None:
     postgres, redis = servers
     store, gate = postgres.url(), redis.url()
-    going_on = Node(tmp_path / "a", store, gate)
+    degrading = Node(tmp_path / "a", store, gate)
     refusing = Node(tmp_path / "b", store, gate, "--gate-outage", "refuse")
     try:
-        going_on.start(), refusing.start()
-        key = going_on.key(limits=Limits(5, 100))
+        degrading.start(), refusing.start()
+        key = degrading.key(limits=Limits(5, 100))
         with httpx.Client(verify=False, headers=key.headers, timeout=30) as client:
-            assert {client.get(node.url("/pets")).status_code for node in (going_on, refusing)} == {200}
+            assert {client.get(node.url("/pets")).status_code for node in (degrading, refusing)} == {200}
             redis.kill()
             answer = client.get(refusing.url("/pets"))
             assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (
@@ -207,27 +208,27 @@ def test_without_redis_degrade_continues_and_refuse_does_not(servers: tuple[Post
                 "1",
             )
             assert client.get(refusing.origin + "/readyz").status_code == 503
-            # This node counts exactly on its own, with two workers. A revoked key is refused within a second.
+            # The two workers of this node still count exactly.
             statuses = [
-                httpx.get(going_on.url("/pets"), headers=key.headers, verify=False).status_code for _ in range(9)
+                httpx.get(degrading.url("/pets"), headers=key.headers, verify=False).status_code for _ in range(9)
             ]
             assert Counter(statuses) == {200: 5, 429: 4}
-            assert "degraded" in client.get(going_on.origin + "/readyz").text
-            other = going_on.key()
+            assert "degraded" in client.get(degrading.origin + "/readyz").text
+            other = degrading.key()
             assert client.post(
-                going_on.url("/pets"), headers=other.headers, json={"name": "Rex", "categoryId": 1}
+                degrading.url("/pets"), headers=other.headers, json={"name": "Rex", "categoryId": 1}
             ).is_success
-            assert client.get(going_on.url("/pets"), headers=other.headers).json()[-1]["name"] == "Rex"
+            assert client.get(degrading.url("/pets"), headers=other.headers).json()[-1]["name"] == "Rex"
             redis.start()
-            # By the same connection, so the same worker, as the next request; each notices by itself.
+            # Use the connection of the next request, and thus its worker, because each worker notices by itself.
             back = partial(client.get, refusing.origin + "/readyz")
-            assert wait_for(lambda: ready(going_on) and back().status_code == 200)
+            assert wait_for(lambda: ready(degrading) and back().status_code == 200)
             after = client.get(refusing.url("/pets"))
             assert (after.status_code, after.headers["x-ratelimit-remaining"]) == (200, "2")  # as before the outage
-        for node in (going_on, refusing):
+        for node in (degrading, refusing):
             assert {"gate down", "gate back"} <= {json.loads(line)["event"] for line in _log_lines(node)}
     finally:
-        going_on.stop(), refusing.stop()
+        degrading.stop(), refusing.stop()
 
 
 def _log_lines(node: Node) -> list[str]:
@@ -235,7 +236,7 @@ def _log_lines(node: Node) -> list[str]:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_without_postgres_answers_are_503_in_time_and_cached_pages_go_on_for_a_moment(
+def test_without_postgres_answers_are_503_in_time_and_the_node_recovers(
     servers: tuple[Postgres, Redis], tmp_path: Path, how: str
 ) -> None:
     postgres, redis = servers
@@ -259,7 +260,7 @@ def test_without_postgres_answers_are_503_in_time_and_cached_pages_go_on_for_a_m
 def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
     servers: tuple[Postgres, Redis], tmp_path: Path
 ) -> None:
-    """It still answers SELECT 1, but refuses writes with SQLSTATE 25006."""
+    """A demoted primary still answers SELECT 1, but rejects writes with SQLSTATE 25006."""
     postgres, redis = servers
     with nodes_running(tmp_path, postgres, redis, skews=(0.0,), workers=1) as (node,):
         key = node.key()
@@ -273,5 +274,5 @@ def test_a_primary_that_was_demoted_is_an_outage_and_not_a_success(
             assert wait_for(lambda: client.post(node.url("/pets"), json=body).status_code == 503)
             assert client.get(node.origin + "/readyz").status_code == 503
             postgres.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
-            # The connections that were made meanwhile are read-only for ever: they must have been let go.
+            # Connections opened in the meantime stay read-only, so the service must have closed them.
             assert wait_for(lambda: client.post(node.url("/pets"), json=body).status_code == 201, HEALS_WITHIN)

@@ -25,7 +25,7 @@ CASES = 30
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     directory = tmp_path_factory.mktemp("nodes")
-    # Without that limit the refused ones would soon be answered 429 instead of 401.
+    # With the default limit per address, refused requests would soon get 429 instead of 401.
     options = ("--address-per-minute", "1000000")
     with nodes_running(directory, shared(Postgres), shared(Redis), *options, skews=(-5.0, 0.0, 5.0)) as three:
         yield three
@@ -54,7 +54,7 @@ def test_a_limit_admits_exactly_its_number_over_all_nodes(nodes: list[Node], num
     allowed = min(key.record.per_minute, key.record.per_day, clients * each)
     assert Counter(answer.status == 200 for answer in answers)[True] == allowed
     assert {answer.status for answer in answers} <= {200, 429}
-    # Nobody was told of the same remaining request as another: the counter went down by one each time.
+    # No two responses have the same number of remaining requests, because each request decrements the counter by one.
     remaining = [answer.remaining for answer in answers if answer.status == 200]
     assert len(set(remaining)) == len(remaining)
     assert len({answer.headers["x-ratelimit-reset"] for answer in answers if answer.status == 200}) <= 2
@@ -95,8 +95,7 @@ def test_ten_nodes_may_start_at_once_on_an_empty_database(
     monkeypatch.setenv("PETSTORE_SHOW_FIRST_KEY", "1")
     directory = tmp_path_factory.mktemp("ten")
     with nodes_running(directory, shared(Postgres), shared(Redis), skews=[0.0] * 10, workers=1) as ten:
-        assert (
-            len(ten[0].act(lambda backends: backends.stores["live"].keys.page())) == 1
-        )  # the first, printed by one of them
+        # Only one of the nodes created and printed a first key.
+        assert len(ten[0].act(lambda backends: backends.stores["live"].keys.page())) == 1
         key = ten[0].key()
         assert {asking(node.port, 1, key.headers)[0].status for node in ten} == {200}

@@ -1,4 +1,4 @@
-"""Steps that several browser tests share."""
+"""Steps that several browser test files share."""
 
 import contextlib
 import re
@@ -29,7 +29,7 @@ def add_pet(page: Page, name: str) -> int:
 
 
 def press(page: Page, target: Locator, key: str = "Enter") -> None:
-    """Moves the focus to an element with the tab key, and presses a key there."""
+    """Moves the focus to an element with the Tab key, then presses `key`."""
     expect(target).to_be_visible()
     element = target.element_handle()
     for _ in range(TABS_MAX):
@@ -37,16 +37,16 @@ def press(page: Page, target: Locator, key: str = "Enter") -> None:
         if focused:
             page.keyboard.press(key)
             return
-        if replaced:  # finding it is slow, so find it again only if the page has been refreshed
+        if replaced:  # finding it is slow, so do it again only after a refresh of the page
             element = target.element_handle()
             continue
         page.keyboard.press("Tab")
-    raise AssertionError(f"{target} cannot be reached by the tab key")
+    raise AssertionError(f"{target} cannot be reached with the Tab key")
 
 
 @contextlib.contextmanager
 def signed_in(browser: Browser, console: Console) -> Iterator[BrowserContext]:
-    """Opens a browser in which an operator has signed in with the link."""
+    """Opens a browser context in which an operator has signed in with the link."""
     opened = browser.new_context()
     page = opened.new_page()
     page.goto(console.link)

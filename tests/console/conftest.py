@@ -27,7 +27,7 @@ def console(server: Server) -> Iterator[Console]:
 
 @pytest.fixture
 def own_console(tmp_path: Path) -> Iterator[Console]:
-    """A console for one test, whose clock may be moved."""
+    """A console for one test, which may move the console's clock."""
     with running_console(Server(tmp_path / "data")) as running:
         yield running
 

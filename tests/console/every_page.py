@@ -1,4 +1,4 @@
-"""The addresses of all pages of the console, based on its routes, and data for all states of the pages.
+"""The addresses of all console pages, based on the console's routes, and data that puts the pages in every state.
 
 New routes are included automatically. A route with a new kind of parameter needs an entry in `EveryPage.values`.
 """
@@ -22,7 +22,7 @@ from petstore.usage import OperationUsage, RecentError, TotalUsage
 
 GET_ROUTES = [route.path for route in ROUTES if "GET" in (route.methods or ())]
 FORM_ROUTES = {"/keys/new", "/keys/identify", "/keys/{key_id}/revoke"}  # pages that consist of a form
-# Other states of the same page.
+# Queries that show pages in other states.
 QUERIES = {
     "/overview": ["?span=hour", "?span=month"],
     "/animals": ["?q=nobody", "?q=x&since=nonsense", "?status=sold"],
@@ -33,7 +33,7 @@ QUERIES = {
 }
 NAMES = ["Rex", "<script>alert(1)</script>", "🐈" * 255, "\u202eright to left", "x" * 255, "Mia", "Luna", "Ærø"]
 KEYS = ["Ada's laptop", "'; drop table keys; --", "🐕" * 255, "", "<script>alert(2)</script>", "Zoo Leipzig – booking"]
-LONG = "x" * 64  # the longest name of an operator
+LONG = "x" * 64  # the longest name that an operator may have
 
 
 def fill(server: Server) -> None:
@@ -84,7 +84,7 @@ def fill(server: Server) -> None:
 
 class EveryPage:
     def __init__(self, console: Console) -> None:
-        """Changes the data of `fill` as an operator would, so that there are pages in every state."""
+        """Changes the data of `fill` as an operator would, so that pages in every state exist."""
         self._operator = operator = console.sign_in("ada")
         console.add_operator(LONG, "viewer")
         console.add_operator("revoked")
@@ -109,7 +109,7 @@ class EveryPage:
         }
 
     def addresses(self, route: str) -> list[str]:
-        """Returns every address of a route in live, and one in staging, where all tables are empty."""
+        """Returns every address of a route in live, and one in staging, where the tables are empty."""
         parts = re.split(r"{(\w+)}", route)
         choices = [self.values[part] if index % 2 else [part] for index, part in enumerate(parts)]
         paths = ["".join(each) for each in itertools.product(*choices)]
@@ -118,7 +118,7 @@ class EveryPage:
         return [*(f"/live{path}" for path in [*paths, *queries]), *empty]
 
     def is_page(self, address: str) -> bool:
-        """Whether a response is a page, as opposed to a file or a part of a page."""
+        """Returns whether an address serves a whole page, as opposed to a file or a part of a page."""
         return self._operator.get(address).text.startswith("<!doctype html>")
 
     def _job(self, state: str, name: str, content: str) -> str:

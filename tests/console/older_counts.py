@@ -1,5 +1,6 @@
-"""`python -m tests.console.older_counts SECONDS command …`: runs the petstore command with a console whose numbers are
-that many seconds older. In reality, numbers become this old only if counting takes a long time.
+"""Runs a petstore command with a console whose counts appear older: `python -m tests.console.older_counts SECONDS …`.
+
+In production, counts become this old only if counting takes a long time.
 """
 
 import sys
@@ -16,7 +17,7 @@ def make_older(seconds: float) -> None:
         result = await latest(self, first_timeout=first_timeout)
         return result and result._replace(age=result.age + seconds)
 
-    BackgroundValue.latest = older  # type: ignore[method-assign]  # the point of this module
+    BackgroundValue.latest = older  # type: ignore[method-assign]  # replaced on purpose
 
 
 if __name__ == "__main__":

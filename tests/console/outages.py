@@ -1,4 +1,4 @@
-"""Servers that do not respond, for several test files."""
+"""Simulated outages of servers, for several test files."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from harness.backends import Process
 
 @contextlib.contextmanager
 def away(server: Process) -> Iterator[None]:
-    """Suspends a server, which is a harder case than a closed port."""
+    """Suspends a server. An outage of this kind is harder to detect than a closed port."""
     server.hang()
     try:
         yield

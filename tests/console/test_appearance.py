@@ -41,7 +41,7 @@ def context(browser: Browser, console: Console) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, console: Console) -> Iterator[Page]:
-    """A page without errors that loads nothing from other sites."""
+    """A page. The test fails on errors in the page and on requests to other sites."""
     opened = context.new_page()
     errors: list[str] = []
     opened.on("console", lambda message: None if "422" in message.text else errors.append(message.text))
@@ -66,7 +66,7 @@ def every_page(console: Console) -> EveryPage:
 @pytest.mark.parametrize("route", GET_ROUTES)
 def test_every_page(context: BrowserContext, console: Console, every_page: EveryPage, route: str) -> None:
     for address in filter(every_page.is_page, every_page.addresses(route)):
-        page = context.new_page()  # not the fixture, because a browser reports the 404 of a removed animal as an error
+        page = context.new_page()  # not the fixture, because a browser reports the 404 for a removed animal as an error
         page.goto(console.origin + address)
         expect(page.get_by_role("heading", level=1)).not_to_be_empty()
         environment = address.split("/")[1]

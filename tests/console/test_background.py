@@ -10,7 +10,7 @@ from petstore.errors import OperatorError, Unavailable
 
 
 class SlowComputation:
-    """A computation that waits for `proceed`. Its result is the number of its calls."""
+    """A computation that waits for `proceed`, then returns how many times it was called."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -77,7 +77,7 @@ def test_a_page_that_needs_a_result_waits_for_the_first_one_only() -> None:
         computation.proceed.clear()
         value.invalidate()
         result = await asyncio.wait_for(value.latest(first_timeout=10.0), 5.0)
-        assert result is not None and result.value == 1, "the last one serves"
+        assert result is not None and result.value == 1, "the previous result is used"
 
     run(test)
 

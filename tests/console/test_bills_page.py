@@ -26,7 +26,7 @@ def client(request: pytest.FixtureRequest, console: Console, new_name: Callable[
 
 @pytest.fixture
 def billed(server: Server) -> Iterator[tuple[str, str]]:
-    """A key with requests in the month, before it and after it, and a key with only refused requests in the month."""
+    """A key with requests before, in and after the month, and a key whose requests in the month were all refused."""
     petstore = Commands(server)
     made = [petstore.json("keys", "create", "--plan", "pro", "--name", name)["id"] for name in ("=1+1", "Refused")]
 
@@ -47,14 +47,14 @@ def billed(server: Server) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(client: ConsoleClient, path: str) -> dict[str, tuple[str, ...]]:
-    """Returns the cells of every key by its id, including the rows that scrolling loads."""
+    """Returns the cells of each row by key id, including the rows that scrolling loads."""
     labels = ("Name", "Plan", "Admitted", "listPets", "createPet", "getPet", "other")
     found: dict[str, tuple[str, ...]] = {}
     page = client.get(path)
     while page is not None:
         columns = [cells(page, label) for label in labels]
         found |= dict(zip(cells(page, "Id"), zip(*columns, strict=True), strict=True))
-        page = next_rows(client, page)  # type: ignore[assignment]  # None at the end
+        page = next_rows(client, page)  # type: ignore[assignment]  # None after the last page
     return found
 
 

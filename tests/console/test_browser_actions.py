@@ -16,7 +16,7 @@ from harness.wire import asking
 from petstore.plans import Limits
 from tests.console.browser_steps import add_pet, open_section
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # the tests are slow, and the backend makes no difference in a browser
+pytestmark = pytest.mark.on("sqlite-lmdb")  # these tests are slow and do not depend on the backend
 
 
 def test_animals_are_added_found_and_changed(page: Page, server: Server) -> None:

@@ -19,13 +19,13 @@ from tests.console.browser_steps import add_pet, open_section
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One pair of backends without a running service, because it makes no difference in a browser."""
+    """Uses one pair of backends and no running service, because neither makes a difference in a browser."""
     return Server(tmp_path_factory.mktemp("browsing") / "data")
 
 
 @pytest.fixture(scope="module")
 def console(server: Server) -> Iterator[Console]:
-    # A six-hour bar has just started, so that no new bar starts during a test.
+    # Just after the start of a six-hour bar, so that no new bar starts during a test.
     server.move_clock(6 * HOUR - time.time() % (6 * HOUR) + 60)
     with running_console(server) as running:
         yield running
@@ -156,13 +156,13 @@ def test_a_service_that_dies_appears_on_the_open_page(browser: Browser, tmp_path
         assert opened.evaluate("window.changes") == 1
         with opened.expect_response(refreshed), opened.expect_response(refreshed):
             pass
-        assert opened.evaluate("window.changes") == 1, "a screen reader would announce the same again"
+        assert opened.evaluate("window.changes") == 1, "a screen reader would announce the same text again"
         look(opened, "overview-silent")
         opened.close()
 
 
 def test_an_injected_script_in_a_name_is_blocked_by_the_policy(page: Page, console: Console) -> None:
-    """The test disables the escaping of names, so that only the policy can stop the script."""
+    """The test disables the escaping of names, so that only the content security policy can stop the script."""
     open_section(page, "Animals")
     attack = "<script>window.hit = 1</script><img src=x onerror='window.hit = 2'><style>body{display:none}</style>"
     number = add_pet(page, attack)
@@ -227,7 +227,7 @@ def test_signing_out_in_the_browser(page: Page, console: Console) -> None:
 
 
 def test_a_link_on_another_site_opens_the_page_of_a_signed_in_operator(page: Page, console: Console) -> None:
-    """At first, the browser does not send a strict cookie. The sign-in page reloads itself, and then it does."""
+    """The browser does not send a strict cookie at first, but does so when the sign-in page reloads itself."""
     other = page.context.new_page()
     other.route("http://elsewhere.test/", lambda route: route.fulfill(
         body=f"<a href='{console.origin}/live/keys'>in</a>", content_type="text/html"))  # fmt: skip

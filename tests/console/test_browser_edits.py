@@ -9,14 +9,14 @@ from harness.commands import Processes
 from harness.consoles import Console, ConsoleClient
 from harness.servers import Server
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # the backend makes no difference in a browser
+pytestmark = pytest.mark.on("sqlite-lmdb")  # these tests do not depend on the backend
 
 
 @pytest.fixture(params=[True, False], ids=["scripts", "no-scripts"])
 def pages(
     request: pytest.FixtureRequest, browser: Browser, console: Console, new_name: Callable[[], str]
 ) -> Iterator[tuple[Page, Page]]:
-    """One page for each of two operators."""
+    """Two pages, each with a different operator signed in."""
     contexts = [browser.new_context(java_script_enabled=request.param, base_url=console.origin) for _ in range(2)]
     signed_in = []
     for context in contexts:

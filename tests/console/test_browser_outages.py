@@ -1,4 +1,4 @@
-"""Outages of Redis and the store, and old numbers, in a real Chromium, in wide and narrow windows, light and dark."""
+"""Outages of Redis and the store, and outdated numbers, in a real Chromium, in wide, narrow, light and dark windows."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.console.outages import away
 
 pytestmark = pytest.mark.thorough
 
-REFRESHED_WITHIN = 30_000  # milliseconds. An open page refreshes every 5 seconds, and may wait for a timeout
+REFRESHED_WITHIN = 30_000  # milliseconds. Pages refresh every 5 seconds, and may have to wait for a timeout
 REDIS_AWAY = re.compile(
     r"Redis has not responded since 20\S+ \S+Z or earlier\. Until it responds, each node applies the limits"
 )
@@ -45,7 +45,7 @@ def context(browser: Browser, console: Console) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page without script errors."""
+    """A page. The test fails if the page has script errors."""
     opened = context.new_page()
     errors: list[str] = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
@@ -59,7 +59,7 @@ def banner(page: Page) -> Locator:
 
 
 def stop_reloading(page: Page) -> None:
-    """Stops reloading, as the Escape key does. Otherwise, the page would reload while axe-core runs."""
+    """Stops a page from reloading itself, as the Escape key does. Otherwise, it would reload while axe-core runs."""
     page.evaluate("window.stop()")
 
 
@@ -76,7 +76,7 @@ def test_a_page_without_redis(page: Page, console: Console, redis: Redis, sectio
 
 
 def test_an_open_page_shows_that_redis_is_away_and_back(page: Page, console: Console, redis: Redis) -> None:
-    """Bans that were known before the outage are no longer shown either."""
+    """During the outage, bans that were known before are no longer shown."""
     no_bans, not_known = page.get_by_text("No keys are banned in live"), page.get_by_text("cannot show bans.")
     page.goto(console.origin + "/live/bans")
     expect(no_bans).to_be_visible(timeout=REFRESHED_WITHIN)

@@ -15,7 +15,7 @@ from petstore import __version__
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough, because the checks do not depend on it."""
+    """Uses one pair of backends, because the tests do not depend on the backend."""
     with serving(tmp_path_factory.mktemp("command") / "data") as running:
         yield running
 

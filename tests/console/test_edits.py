@@ -15,14 +15,14 @@ from harness.servers import Server
 
 
 class Fields(HTMLParser):
-    """The field values that a browser would send for the form with this action."""
+    """The values that a browser would send for the fields of the form with this action."""
 
     def __init__(self, action: str) -> None:
         super().__init__()
         self.values: dict[str, list[str]] = {}
         self._action = action
         self._inside = False
-        self._select: tuple[str, bool] | None = None  # its name, and whether the next text is the selected option
+        self._select: tuple[str, bool] | None = None  # name, and whether the next text is the selected option
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = dict(attrs)
@@ -51,7 +51,7 @@ def fields_of(page: httpx.Response) -> dict[str, Any]:
     """Returns the fields of the edit form on the page of a key or an animal."""
     fields = Fields(page.url.path)
     fields.feed(page.text)
-    assert fields.values["base"], "the form does not carry what it started from"
+    assert fields.values["base"], "the form does not contain its starting values"
     return fields.values
 
 
@@ -112,7 +112,7 @@ def test_a_stale_form_of_a_key_keeps_what_a_colleague_has_changed(
     changed = {name for name in before if before[name] != after[name]} - {"history", "events", "last_errors"}
     assert changed == names.get(next(iter(ours)), {next(iter(ours))})
     detail = Commands(server).entries()[0].detail
-    assert len(detail.split("; ")) == len(changed), "the audit entry names more than this operator has changed"
+    assert len(detail.split("; ")) == len(changed), "the audit entry names more than this operator changed"
 
 
 def test_a_stale_form_of_an_animal_keeps_what_a_colleague_has_changed(
@@ -144,7 +144,7 @@ def test_a_bulk_edit_leaves_what_a_form_has_changed(
 def test_a_form_that_is_saved_as_it_is_changes_nothing(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient
 ) -> None:
-    """This is also true if the key has a name with a trailing space, which the form would remove."""
+    """Nor does it change a name with surrounding spaces, which the form would remove."""
     made = Commands(server).json("keys", "create", "--plan", "free", "--name", " Ada ", "--contact", " x ")
     path = f"/live/keys/{made['id']}"
     ours = fields_of(operator.get(path))

@@ -18,7 +18,7 @@ PAGES = ["overview", "animals", "animals/1", "animals/imports", "keys", "keys/ne
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    # The gate uses 16 MiB, and more than that must be free before the test fills the disk.
+    # The gate uses 16 MiB, and the disk must not be nearly full before the test fills it.
     with small_disk(tmp_path / "disk", 60) as disk:
         server = Server(disk / "data")
         server.fill(1)
@@ -84,4 +84,4 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
     assert FULL not in text_of(operator.get("/live/animals"))
     assert console.client().post("/sign-in", token=token).status_code == 303
     actions = [entry.action for entry in Commands(console.server).entries()]
-    assert "suspend key" not in actions, "what failed for lack of space was not done"
+    assert "suspend key" not in actions, "an action that failed for lack of space must not be recorded"

@@ -1,4 +1,4 @@
-"""The health page: with a running service, and without one."""
+"""The health page, with and without a running service."""
 
 import subprocess
 import time

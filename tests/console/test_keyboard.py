@@ -1,4 +1,4 @@
-"""Every action of an operator, using only the keyboard, in a real Chromium."""
+"""Every action of an operator, performed with the keyboard alone in a real Chromium."""
 
 import re
 import time
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """One pair of backends without a running service, because it makes no difference in a browser."""
+    """Uses one pair of backends and no running service, because neither makes a difference in a browser."""
     return Server(tmp_path_factory.mktemp("keyboard") / "data")
 
 

@@ -60,7 +60,7 @@ def test_an_added_operator_signs_in_with_the_token_that_is_shown_once(
 def test_a_reserved_name_is_refused_by_the_page_and_the_command(
     console: Console, operator: ConsoleClient, name: str
 ) -> None:
-    """Otherwise, this operator's entries in the audit log would look like those of somebody else."""
+    """Otherwise, this operator's entries in the audit log would look like somebody else's."""
     refused = operator.post("/live/operators", name=name, role="viewer")
     assert refused.status_code == 422 and f'the name "{name}" is reserved' in text_of(refused)
     assert f'the name "{name}" is reserved' in Commands(console.server).fails_in_one_line("operators", "add", name)

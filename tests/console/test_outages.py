@@ -59,12 +59,12 @@ def test_without_postgres_the_console_shows_an_error_and_recovers(console: Conso
         assert new_client.get(console.link).status_code == 503
         assert operator.get("/static/base.css").status_code == 200
     assert wait_for(lambda: operator.get("/live/animals").status_code == 200)
-    assert new_client.get(console.link).status_code == 303  # the outage has not used up the link
+    assert new_client.get(console.link).status_code == 303  # the failed attempt did not use up the link
 
 
 @pytest.mark.thorough
 def test_a_page_that_reads_much_is_an_error_too_while_postgres_hangs(tmp_path: Path, postgres: Postgres) -> None:
-    """The session of the link needs no lookup of an operator, which would fail first."""
+    """Signs in with the link, because the lookup of a named operator would fail before the page reads anything."""
     server = Server(tmp_path / "data", "cluster")
     server.create()
     with running_console(server) as running:
@@ -86,7 +86,7 @@ def heartbeats(server: Server) -> list[Path]:
 
 
 def age(server: Server, seconds: float) -> str:
-    """Makes the last heartbeats older. Returns their new time."""
+    """Backdates the last heartbeats by `seconds`. Returns their time, as the console shows it."""
     at = int(time.time() - seconds)
     for path in heartbeats(server):
         os.utime(path, (at, at))
@@ -106,7 +106,7 @@ def test_every_page_says_that_the_service_does_not_respond(tmp_path: Path) -> No
                 assert "The service" not in text_of(operator.get(page)), page
                 assert "No service" not in text_of(operator.get(page)), page
             server.kill()
-            assert "has not responded" not in text_of(operator.get("/live/keys")), "it may be about to be replaced"
+            assert "has not responded" not in text_of(operator.get("/live/keys")), "the service may be about to restart"
             stopped = age(server, 11)
             for page in pages:
                 found = SILENT.search(text_of(operator.get(page)))

@@ -19,7 +19,7 @@ from petstore.audit import AuditEntry
 
 
 def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:
-    """Returns the page of a job after its end."""
+    """Waits until a job has ended. Returns its page."""
     assert started.status_code == 303, text_of(started)
     address = started.headers["location"]
     assert wait_for(lambda: "refresh" not in operator.get(address).headers)
@@ -73,7 +73,7 @@ def import_ids(page: httpx.Response) -> list[str]:
 
 
 def answer(operator: ConsoleClient, page: httpx.Response, given: str) -> httpx.Response:
-    """Answers the question on a job's page, as a browser without scripts does. Returns the page after its end."""
+    """Answers the question on a job's page, as a browser without scripts does. Returns the page after the job."""
     (address,) = re.findall(r'<form method="post" action="(/live/jobs/[^"]+)"', page.text)
     assert f'name="answer" value="{given}"' in page.text and "refresh" not in page.headers
     return finished_job(operator, operator.post(address, answer=given))
@@ -100,7 +100,7 @@ def test_the_same_content_is_imported_again_only_after_a_confirmation(operator: 
     assert second != first
     (address,) = re.findall(r'action="(/live/jobs/[^"]+)"', page.text)
     again = finished_job(operator, operator.post(address, answer="yes"))
-    assert "1 animal was added to live." in text_of(again) and found() == 2, "a question is answered once"
+    assert "1 animal was added to live." in text_of(again) and found() == 2, "a question can be answered only once"
 
 
 def test_two_operators_who_confirm_the_same_repetition_add_the_file_once(
@@ -169,7 +169,7 @@ def test_a_file_without_animals_is_not_an_import(operator: ConsoleClient, server
 
 
 def test_control_characters_are_removed_from_a_file_name(operator: ConsoleClient, server: Server) -> None:
-    """The name is stored in the audit log, and PostgreSQL rejects some of these characters."""
+    """The file name is stored in the audit log, and PostgreSQL rejects some control characters."""
     body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00\x1b.csv"\r\n\r\n'
     body += b"name,categoryId\nNul,1\n\r\n--b--\r\n"
     headers = {"Origin": operator.console.origin, "Content-Type": "multipart/form-data; boundary=b"}
@@ -217,7 +217,7 @@ MANY = 60_000
 
 
 def stopped_in_the_middle(console: Console, content: bytes, *, kill: bool) -> dict[str, Any]:
-    """Starts an import, and stops the console after some animals were added. Returns the import."""
+    """Starts an import, and stops or kills the console after some animals were added. Returns the import."""
     petstore = Commands(console.server)
     operator = console.sign_in("ada")
     started = upload(operator, "animals.csv", content)

@@ -39,7 +39,7 @@ def titles(page: httpx.Response) -> list[str]:
 
 
 def cells_of(page: httpx.Response, pet_id: int) -> dict[str, str]:
-    """Returns the texts in the row of an animal by the titles for narrow screens. The check box has no title."""
+    """Returns the texts in an animal's row by their labels for narrow screens. The check box has no label."""
     (row,) = re.findall(rf'<tr id="animal-{pet_id}"(.*?)</tr>', page.text, re.DOTALL)
     found = re.findall(r"<td\b([^>]*)>(.*?)</td>", row, re.DOTALL)
     labels = [re.search(r'data-label="([^"]*)"', attributes) for attributes, _ in found]
@@ -61,7 +61,7 @@ def test_the_table_has_a_cell_and_a_title_for_every_member(server: Server, clien
     assert without == [], "pets/row.html has no cell for these members"
     assert titles(page) == list(cells), "PET_TITLES of console/rendering.py differ from the cells of pets/row.html"
     cells = cells_of(client.get(f"/live/animals?q={least.id}"), least.id)
-    assert [title for title, text in cells.items() if text == "None"] == [], "a cell without a value is not empty"
+    assert [title for title, text in cells.items() if text == "None"] == [], "a cell without a value must be empty"
 
 
 def test_a_row_without_an_animal_is_as_wide_as_the_table(server: Server, client: ConsoleClient) -> None:
@@ -69,7 +69,7 @@ def test_a_row_without_an_animal_is_as_wide_as_the_table(server: Server, client:
     for path, kind in (("/staging/animals", "more"), ("/live/animals?q=no such animal", "no-rows")):
         page = client.get(path)
         (width,) = re.findall(rf'<tr class="{kind}".*?colspan="(\d+)"', page.text, re.DOTALL)
-        assert int(width) == len(titles(page)), f"the colspan of {kind} in pets/rows.html is not that of the table"
+        assert int(width) == len(titles(page)), f"the colspan of {kind} in pets/rows.html does not match the table"
 
 
 # The page of one animal
@@ -129,14 +129,14 @@ def test_what_is_typed_in_the_forms_arrives(page: Page, server: Server) -> None:
     page.get_by_role("status").get_by_role("link", name="Show").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(FIRST.name)
     pet_id = int(page.url.rpartition("/")[2])
-    assert changed(with_id(pet_id, FIRST), read(server, pet_id)) == [], "what was typed to add did not arrive"
+    assert changed(with_id(pet_id, FIRST), read(server, pet_id)) == [], "the form that adds an animal lost these values"
 
     form = page.locator("form", has=page.get_by_role("button", name="Save"))
-    assert shown_in(form) == texts(FIRST), "the form to edit does not begin with the animal's values"
+    assert shown_in(form) == texts(FIRST), "the edit form does not start with the animal's values"
     fill(form, SECOND)
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("status")).to_contain_text(f"Animal {pet_id} was changed.")
-    assert changed(with_id(pet_id, SECOND), read(server, pet_id)) == [], "what was typed to edit did not arrive"
+    assert changed(with_id(pet_id, SECOND), read(server, pet_id)) == [], "the edit form lost these values"
 
 
 @pytest.mark.on("sqlite-lmdb")

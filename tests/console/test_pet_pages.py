@@ -129,7 +129,7 @@ def test_a_search_says_how_many_animals_match(own_console: Console) -> None:
     own_console.server.fill(130)
     assert wait_for(lambda: total_of(operator.get("/live/animals")) == "130 animals in live")
     for query, total in {
-        "q=Pet 1": "42 animals match",  # 1, 10 to 19, 100 to 130
+        "q=Pet 1": "42 animals match",  # Pet 1, Pet 10 to 19 and Pet 100 to 130
         "q=pet": "130 animals match",
         "q=130": "1 animal matches",
         "q=nobody": "0 animals match",
@@ -229,7 +229,7 @@ def test_a_removed_animal_is_404_and_restored_from_its_page(
     page = operator.submit(f"/live/animals/{number}/remove")
     assert f"Animal {number} was removed." in text_of(page) and len(removals(page)) == 1
     assert pet_status(server, number) == 404
-    other = console.sign_in(new_name())  # any other operator can restore them
+    other = console.sign_in(new_name())  # any operator can restore the animal
     removed = other.get(f"/live/animals/{number}")
     assert removed.status_code == 404 and cells(removed, "What") == ["remove animal", "add animal"]
     assert "Removed by mistake , category 7, pending." in text_of(removed) and restorable(removed) == [number]
@@ -282,7 +282,7 @@ def test_the_audit_log_restores_what_is_removed_now(operator: ConsoleClient, con
         operator.submit("/live/animals/restore", id=str(number))
     operator.submit(f"/live/animals/{gone}/remove")
     entries = f"/live/audit?what=remove animal&q={gone}"
-    assert restorable(operator.get(entries)).count(gone) == 1  # of two removals
+    assert restorable(operator.get(entries)).count(gone) == 1  # once, although it was removed twice
     assert back not in restorable(operator.get(f"/live/audit?what=remove animal&q={back}"))
     assert restorable(console.sign_in("an audit viewer", "viewer").get(entries)) == []
     operator.submit("/live/animals/restore", id=str(gone))

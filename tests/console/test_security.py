@@ -1,4 +1,4 @@
-"""The checks of host name, origin, session, role and body size before every page, and the security headers."""
+"""The checks of host name, origin, session, role and body size that precede every page, and the security headers."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ ADDRESSES = sorted((address_of(route.path), method) for route in ROUTES for meth
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough, because the checks do not depend on it."""
+    """Uses one pair of backends, because the tests do not depend on the backend."""
     with serving(tmp_path_factory.mktemp("security") / "data") as running:
         yield running
 
@@ -86,10 +86,10 @@ def test_another_host_name_is_421(console: Console, operator: ConsoleClient, hos
 def test_a_page_whose_name_was_rebound_to_the_console_reads_and_changes_nothing(
     console: Console, operator: ConsoleClient, host: str
 ) -> None:
-    """DNS rebinding gives the host name of an attacker's page the console's address, so that both have the same origin.
+    """DNS rebinding points an attacker's host name at the console, so that the attacker's page has the same origin.
 
-    Browsers send that name as Host and Origin. Even with a session's cookie, a token or the one-time link, every
-    response is the same text, and nothing is recorded.
+    Browsers send that name as Host and Origin. Even with a session cookie, a token or the one-time link, every response
+    is the same text, and nothing is recorded.
     """
     name = host.format(port=console.port)
     rebound = {"Host": name, "Origin": f"http://{name}", "Sec-Fetch-Site": "same-origin"}
@@ -139,7 +139,7 @@ def test_an_endless_form_before_signing_in_is_refused_and_the_connection_closed(
     chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
     with socket.create_connection(("127.0.0.1", console.port), timeout=10) as connection:
         connection.sendall(head.encode())
-        with contextlib.suppress(ConnectionError):  # the server may close the connection while the client sends
+        with contextlib.suppress(ConnectionError):  # the server may close the connection during the request
             for _ in range(10_000):
                 connection.sendall(chunk)
             pytest.fail("the server read 40 MB of a form")
@@ -207,7 +207,7 @@ def test_the_session_is_found_among_other_cookies(console: Console, operator: Co
 def test_a_form_that_takes_too_long_is_408() -> None:
     async def receive() -> Message:
         await asyncio.Event().wait()
-        raise AssertionError("nothing arrives")
+        raise AssertionError("unreachable")
 
     async def read() -> None:
         scope = {"type": "http", "headers": [(b"content-type", b"application/x-www-form-urlencoded")]}
@@ -243,7 +243,7 @@ def test_a_viewer_may_sign_out(console: Console, new_name: Callable[[], str], pa
 def test_endless_headers_end_the_connection(console: Console) -> None:
     with (
         socket.create_connection(("127.0.0.1", console.port), timeout=10) as connection,
-        contextlib.suppress(ConnectionError),  # the server may close the connection while the client sends
+        contextlib.suppress(ConnectionError),  # the server may close the connection during the request
     ):
         connection.sendall(b"GET /sign-in HTTP/1.1\r\nHost: here\r\n" + b"X-More: and more\r\n" * 10_000)
         response = b"".join(iter(lambda: connection.recv(65_536), b""))

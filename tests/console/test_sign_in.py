@@ -18,7 +18,7 @@ from petstore.operators import Operator, mint_token
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One pair of backends is enough, because the checks do not depend on it."""
+    """Uses one pair of backends, because the tests do not depend on the backend."""
     with serving(tmp_path_factory.mktemp("sign_in") / "data") as running:
         yield running
 
@@ -198,7 +198,7 @@ def test_requests_of_another_site_count_as_no_failure_and_keep_the_link(own_cons
     for link in [wrong] * 11 + [own_console.link]:
         page = client.get(link, **{"Sec-Fetch-Site": site})
         assert page.status_code == 401 and is_sign_in_page(page)
-        assert "refresh" not in page.headers, "the reload would be a request of the console itself"
+        assert "refresh" not in page.headers, "a reloaded request would come from the console itself"
     assert client.get(own_console.link, **{"Sec-Fetch-Site": "none"}).status_code == 303
 
 
@@ -211,7 +211,7 @@ def test_a_wrong_link_counts_as_a_failure(own_console: Console, token: str) -> N
 
 
 def test_an_operator_token_in_the_url_does_not_sign_in(own_console: Console) -> None:
-    """The browser would keep the token in its history."""
+    """A token in a URL would remain in the browser's history."""
     client, token = own_console.client(), own_console.add_operator("ada")
     refused = client.get(f"/sign-in?token={token}")
     assert refused.status_code == 401 and is_sign_in_page(refused)

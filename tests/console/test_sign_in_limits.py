@@ -1,4 +1,4 @@
-"""The limits for failed sign-ins, with a clock that the test sets."""
+"""The limits for failed sign-ins, with a fake clock."""
 
 from petstore.console.sessions import ENTRIES_PER_MINUTE, FailureThrottle, SignInLimits
 

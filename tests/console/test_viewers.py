@@ -1,4 +1,4 @@
-"""Viewers can see every page, and no page offers actions that they may not perform."""
+"""Viewers can see every page, and no page offers them actions that they are not allowed to perform."""
 
 import re
 from collections.abc import Iterator

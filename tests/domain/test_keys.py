@@ -1,4 +1,4 @@
-"""Keys: the format of secrets, which scanners rely on, and limits, states and durations."""
+"""Keys: limits, states and durations, and the format of secrets, on which secret scanners rely."""
 
 import zlib
 from collections.abc import Iterator
@@ -142,7 +142,7 @@ def test_a_key_is_valid_until_its_expiry_or_revocation() -> None:
     assert (revoked.usable(1), revoked.state(1)) == (False, "revoked")
     assert new_key("live", "free", now=0).usable(1e12)
     with pytest.raises(AttributeError):
-        key.name = "another"  # type: ignore[misc]  # what must not work
+        key.name = "another"  # type: ignore[misc]  # keys are immutable
 
 
 def test_a_new_key_has_an_id_of_12_characters_and_the_given_scopes() -> None:

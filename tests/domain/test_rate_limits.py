@@ -32,7 +32,7 @@ policy_of = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(gaps_of, st.lists(limits_of, min_size=1, max_size=3), policy_of)
 def test_decisions_equal_the_naive_model(gaps: list[int], plans: list[Limits], policy: BanPolicy) -> None:
-    """The plan of the key may change, and requests that were already counted still count."""
+    """The key's plan changes between requests. Requests that were already counted still count."""
     naive, record, now = NaiveLimits(policy), Windows(), START
     for number, gap in enumerate(gaps):
         now += gap
@@ -42,7 +42,7 @@ def test_decisions_equal_the_naive_model(gaps: list[int], plans: list[Limits], p
 
 
 def retry_after(wait: int) -> int:
-    """Returns the whole seconds of the header in milliseconds."""
+    """Returns the value of Retry-After for a wait, in milliseconds."""
     return max(1, -(-wait // SECOND)) * SECOND
 
 
@@ -71,7 +71,7 @@ records = st.builds(
 def test_after_every_429_a_request_that_waited_for_retry_after_is_admitted(
     record: Windows, limits: Limits, policy: BanPolicy, later: int
 ) -> None:
-    """This is true even if windows and bans end together, limits were lowered, or the clock was set back."""
+    """Covers windows and bans that end at the same time, lowered limits, and clocks that were set back."""
     after, decision = admit(record, limits, policy, START)
     assume(decision.outcome is not ADMITTED)
     assert decision.wait == decision.reset - START >= 1
@@ -103,7 +103,7 @@ def test_a_clock_that_is_set_back_does_not_lock_a_key_out() -> None:
     banned = record._replace(ban_start=START + 10 * DAY, ban_end=START + 11 * DAY, bans=1)
     after, decision = admit(banned, Limits(1, 1), POLICY, START)
     assert decision.outcome is ADMITTED
-    assert (after.ban_start, after.ban_end, after.bans) == (0, 0, 0)  # otherwise, it would start again in nine days
+    assert (after.ban_start, after.ban_end, after.bans) == (0, 0, 0)  # or the ban would apply again in nine days
 
 
 @given(records, limits_of)

@@ -1,4 +1,4 @@
-"""The ends of windows and bans to the millisecond, which random requests rarely hit."""
+"""The exact milliseconds at which windows and bans end, which random requests rarely hit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Paths as they are stored with the recent errors of a key."""
+"""The form in which paths are stored with a key's recent errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`petstore backup` while animals are being added. A backup has all animals that were acknowledged before it began."""
+"""`petstore backup` while animals are being added. A backup has every animal that was acknowledged before it began."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_every_backup_has_all_animals_acknowledged_before_it_began(tmp_path: Pat
             assert [name for name, times in Counter(pets.values()).items() if times > 1] == []
             assert made["manifest"]["members"][0]["rows"]["pets"] == len(pets)
             restored.append(len(pets))
-            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # the pace of the backups
+            time.sleep(max(0.0, min(due, end) - time.monotonic()))  # wait until the next backup is due
         for creator in creators:
             creator.enough = True
         for creator in creators:
@@ -314,7 +314,7 @@ def test_files_with_other_names_are_never_removed(embedded: Commands, tmp_path: 
 def test_a_backup_that_cannot_be_verified_removes_nothing(
     embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk does not return the data that was written to it."""
+    """Simulates a disk that does not return the data written to it."""
     backups = tmp_path / "backups"
     kept = embedded.json("backup", str(backups), "--keep", "1")["file"]
     write = archive.write
@@ -348,7 +348,7 @@ def test_keep_takes_a_directory_and_no_other_options(embedded: Commands, tmp_pat
 def test_kept_backups_are_verified_in_their_directory(
     embedded: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system's directory for temporary files may be small, or in memory."""
+    """The system's temporary directory is not used, because it may be small or in memory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "does not exist"))
     embedded.text("backup", str(tmp_path / "kept"), "--keep", "2")
     assert [file.suffix for file in (tmp_path / "kept").iterdir() if not file.name.startswith(".")] == [".zip"]

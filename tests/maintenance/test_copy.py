@@ -1,4 +1,4 @@
-"""`petstore copy`: copies are complete in both directions, and an interrupted copy is refused until it is emptied."""
+"""`petstore copy`: copies in both directions are complete, and the target of an interrupted copy must be emptied."""
 
 import contextlib
 import signal
@@ -35,7 +35,7 @@ BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
 
 
 async def everything(backends: Backends) -> dict[str, Any]:
-    """Returns every row and every quota, without the audit entry of the copy."""
+    """Returns every row and every quota, except the audit entry of the copy."""
     found: dict[str, Any] = {
         f"{environment} {table.name}": [
             row for row in await store.transfer.rows(table, None, 10**6) if "copy" not in row
@@ -48,7 +48,7 @@ async def everything(backends: Backends) -> dict[str, Any]:
 
 
 def with_some_data(server: Server) -> tuple[Key, Key]:
-    """Starts and stops a service with animals, a used key and a banned key."""
+    """Runs a service until it has animals, a used key and a banned key. Returns the keys."""
     server.start()
     busy, banned = server.key(limits=Limits(100, 1_000)), server.key(limits=Limits(1, 100))
     server.key(environment="staging", scopes=["read"], expires=time.time() + 9_999)
@@ -104,7 +104,7 @@ def test_a_copy_to_a_cluster_and_back_is_complete(tmp_path: Path) -> None:
 
 
 def without_animals(server: Server) -> None:
-    """Removes all animals of both environments. Their ids are not used again."""
+    """Removes all animals from both environments. Their ids must never be reused."""
     for environment in ENVIRONMENTS:
         if server.store:
             shared(Postgres).execute(f"DELETE FROM petstore_{environment}.pets", server.store)

@@ -50,7 +50,7 @@ def test_restore_is_refused_while_a_process_has_the_shared_lock(tmp_path: Path) 
         assert "stop it first" in commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
         server.kill()
     words = ("restore", str(tmp_path / "backup.zip"), "--force")
-    assert wait_for(lambda: commands.run(*words).returncode == 0)  # a killed worker may need a moment to end
+    assert wait_for(lambda: commands.run(*words).returncode == 0)  # a killed worker may take a moment to exit
     with data_dir.shared_lock(server.data):
         commands.fails_in_one_line("restore", str(tmp_path / "backup.zip"), "--force")
     commands.text("restore", str(tmp_path / "backup.zip"), "--force")
@@ -63,7 +63,7 @@ def test_commands_are_refused_during_a_restore(used: Commands, tmp_path: Path) -
             subprocess.Popen([*PETSTORE, *words], stderr=subprocess.PIPE, text=True, env=used.variables)
             for words in commands
         ]
-        for command in started:  # each waits LOCK_TIMEOUT, all at the same time
+        for command in started:  # all wait LOCK_TIMEOUT at the same time
             _, message = command.communicate(timeout=30)
             assert command.returncode == 2 and message.count("\n") == 1
             assert "a restore or a copy is in progress" in message
@@ -110,7 +110,7 @@ def test_the_first_command_after_a_power_cut_renames_the_gate_file(used: Command
 def test_processes_with_and_without_a_boot_id_share_a_gate_file(
     used: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service may run in a sandbox that hides the id, and commands outside of it."""
+    """The service may run in a sandbox that hides the boot id, while commands run outside the sandbox."""
     with data_dir.shared_lock(used.data):
         for seen in (recovery.BOOT_ID_FILE, Path("nowhere"), recovery.BOOT_ID_FILE, Path("nowhere")):
             monkeypatch.setattr(recovery, "BOOT_ID_FILE", seen)
@@ -218,7 +218,7 @@ def test_a_directory_with_a_link_is_refused(used: Commands, tmp_path: Path, name
 
 
 def test_what_opens_a_file_follows_no_link(tmp_path: Path) -> None:
-    """This is also true if the link is created after the directory was checked."""
+    """No link is followed, even if it is created after the directory was checked."""
     precious = tmp_path / "precious"
     precious.write_text("precious")
     before = precious.stat()
@@ -254,7 +254,7 @@ def test_a_link_in_place_of_a_subdirectory_leads_nowhere(tmp_path: Path) -> None
 
 @only_as_root
 def test_a_lock_with_a_second_name_keeps_its_owner(used: Commands, tmp_path: Path) -> None:
-    """Some kernels let every user create a hard link to every file."""
+    """Some kernels let users create hard links to other users' files."""
     for path in (used.data, *used.data.iterdir()):
         shutil.chown(path, "nobody", "nogroup")
     precious = tmp_path / "precious"

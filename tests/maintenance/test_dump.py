@@ -25,7 +25,7 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Commands:
 
 
 def dump(petstore: Commands, postgres: Postgres, directory: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Runs the script with PostgreSQL programs of the server's version."""
+    """Runs the script with the PostgreSQL programs of the server's version."""
     directory.mkdir(exist_ok=True)
     variables = {"PETSTORE_STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
     return subprocess.run(
@@ -35,7 +35,7 @@ def dump(petstore: Commands, postgres: Postgres, directory: Path, **more: str) -
 
 
 def recording_programs(postgres: Postgres, directory: Path, log: Path) -> None:
-    """Wraps programs so that they log their arguments and the password in their environment."""
+    """Wraps programs so that they log their arguments and the password that is in their environment."""
     directory.mkdir()
     search = f"{postgres.programs}:{os.environ['PATH']}"
     for name in (
@@ -81,7 +81,7 @@ def test_a_dump_is_restored_before_it_is_kept(cluster: Commands, postgres: Postg
     ("parameters", "code"),
     [
         ("?sslmode=disable&sslrootcert=/etc/ssl/ca.pem", 0),
-        ("?dbname={database}", 1),  # libpq prefers it, so the test database would be that of the service
+        ("?dbname={database}", 1),  # libpq prefers this name, so the script would restore into the service's database
     ],
 )
 def test_what_a_url_says_behind_its_database_cannot_make_the_trial_drop_the_service_s_tables(
@@ -121,7 +121,7 @@ def test_no_process_has_the_password_in_its_arguments(
         cluster.server.store = f"{store}?password=s3%2Fcr%25t&application_name=dump"
     else:
         cluster.server.store = f"postgresql://{user}:s3%2Fcr%25t@{place}"
-    variables = {"PATH": str(programs)}  # a program that is not recorded would not be found
+    variables = {"PATH": str(programs)}  # only the wrapped programs can be found
     if given == "in a file":
         file.write_text(f"{cluster.server.store}\n")
         cluster.server.store, variables = "", variables | {"PETSTORE_STORE_FILE": str(file)}

@@ -1,4 +1,4 @@
-"""Imports that run out of disk space: they can be resumed or undone, and the service keeps working."""
+"""Imports that run out of disk space can be resumed or undone, and the service keeps working."""
 
 import asyncio
 import io
@@ -47,7 +47,7 @@ async def stopped_at_50(store: Store, message: str, reason: str) -> None:
 
 def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
     class Full(apsw.Connection):
-        """A disk that is full for the sixth chunk of animals."""
+        """A disk that is full while the sixth chunk of animals is added."""
 
         chunks = 0
 
@@ -73,7 +73,7 @@ def test_import_is_resumed_after_the_disk_was_full(tmp_path: Path) -> None:
 
 def test_import_stops_before_the_disk_is_full_and_can_be_undone(tmp_path: Path) -> None:
     class Filling(apsw.Connection):
-        """The disk is nearly full after five chunks of animals."""
+        """A disk that is nearly full after five chunks of animals."""
 
         chunks = 0
 

@@ -16,7 +16,7 @@ CLUSTER = (Path(__file__).parents[2] / "docs/reference/cluster.md").read_text()
 
 
 def documented_settings() -> dict[str, str]:
-    """Returns the settings of postgresql.conf in that section."""
+    """Returns the settings of postgresql.conf that the section shows."""
     section = CLUSTER[CLUSTER.index("## Point-in-time restore") :]
     return dict(re.findall(r"^([a-z_]+) = '?([^'\n]*?)'?(?: *#.*)?$", section.split("```")[1], re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Only their owner can read Petstore's files. Forged backups are refused. No message contains a password."""
+"""Only the owner can read Petstore's files. Forged backups are refused, and no message contains a password."""
 
 import contextlib
 import os
@@ -86,11 +86,11 @@ def test_a_new_file_is_private_and_never_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-# Commands that write to a given path, and the name of the file that they write in the directory.
+# Commands that write to a given path, and the name of the file that each writes to the directory.
 WRITING = {
     ("backup", "DIR/backup.zip"): "backup.zip",
     ("backup", "DIR/backup.zip", "--force"): "backup.zip",
-    ("backup", "DIR", "--keep", "2"): None,  # names its files after their time
+    ("backup", "DIR", "--keep", "2"): None,  # names backups after the time when they are made
     ("pets", "export", "DIR/pets.csv"): "pets.csv",
     ("pets", "export", "DIR/pets.csv", "--force"): "pets.csv",
     ("deploy-files", "DIR"): "petstore.service",
@@ -154,7 +154,7 @@ def test_files_in_a_directory_with_the_sticky_bit_can_be_written(tmp_path: Path)
 
 
 def refused(*words: str, data: Path) -> str:
-    """Returns the message of a failing command, which must use little memory and write no large file."""
+    """Asserts that a command fails, uses little memory and writes no large file. Returns its message."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (DISK_MAX, hard))
     tracemalloc.start()
@@ -214,7 +214,7 @@ def test_a_long_list_of_members_is_refused(tmp_path: Path) -> None:
     assert "is not a Petstore backup" in refused("restore", str(file), data=tmp_path / "data")
 
 
-# The private key of TLS
+# The TLS private key
 
 
 def test_a_private_key_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_other_parts_of_a_url_are_kept(url: str, shown: str) -> None:
 
 
 def test_the_umask_is_that_of_the_data_directory(tmp_path: Path) -> None:
-    """This is also true with another ASGI server, which may have any umask."""
+    """Petstore sets its umask under other ASGI servers too, because they may have any umask."""
     code = "import os; from petstore.cli.serve import asgi; asgi(); print(oct(os.umask(0)))"
     done = subprocess.run(
         [PETSTORE[0], "-c", code], env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")},

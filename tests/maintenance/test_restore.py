@@ -30,7 +30,7 @@ from petstore.settings import Settings
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory `data` with an animal Old, another one, `made`, with an animal New, and a backup of `made`."""
+    """Two data directories, `data` with the animal Old and `made` with the animal New, and a backup of `made`."""
     directory = tmp_path_factory.mktemp("template")
     for data, name in (("made", "New"), ("data", "Old")):
         Commands(Server(directory / data)).text("pets", "add", "--name", name, "--category-id", "1")
@@ -54,7 +54,7 @@ def names(commands: Commands) -> list[str]:
 
 
 def state(data: Path) -> dict[str, str]:
-    """Returns every file of a directory with the digest of its content."""
+    """Returns the digest of every file in a directory."""
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(data.rglob("*"))
@@ -68,7 +68,7 @@ def no_bar(_: int) -> Any:
 
 
 def restore(commands: Commands, source: Path) -> None:
-    """Does the same as the command, without the time to start it."""
+    """Restores as the command does, without the time that it takes to start a process."""
     backup.restore(Settings(data=commands.data), source, ENTRY, no_bar, force=True)
 
 
@@ -145,7 +145,7 @@ def test_a_file_that_is_not_a_backup_is_refused_in_one_line(
 
 
 def rewritten(file: Path, change: Callable[[Path, Manifest], Manifest]) -> None:
-    """Returns the same backup with other content and a matching checksum, as a faulty program might write it."""
+    """Changes the content of a backup but keeps its checksum valid, as a faulty program might."""
     manifest = archive.read(file)
     work = file.with_name("work")
     work.mkdir()
@@ -244,7 +244,7 @@ def test_a_forged_manifest_sends_no_commands_to_the_terminal(old: Commands, file
 
 
 def test_a_backup_whose_ids_are_used_up_is_refused(old: Commands, file: Path) -> None:
-    """Otherwise, every later restore would inherit its last id."""
+    """Otherwise, every later restore would inherit the backup's last id."""
     forged = old.data.with_name("forged.zip")
     rewrite(file, forged, f"UPDATE sqlite_sequence SET seq = {2**63 - 1} WHERE name = 'pets'")
     before = state(old.data)
@@ -303,12 +303,12 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_data(
             break
     else:
         raise AssertionError("the restore has more steps than this test")
-    assert outcomes == sorted(outcomes, reverse=True), "once the new data are in force they stay in force"
+    assert outcomes == sorted(outcomes, reverse=True), "once the new data is in use, it stays in use"
     assert set(outcomes) == {"Old", "New"}
 
 
 def crash_at(step: int, work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Simulates a crash at change number `step` to the directory. Returns whether the work ended before it."""
+    """Simulates a crash at change number `step` to the directory. Returns whether the work ended before the crash."""
     left = step
     rename, rmtree, unlink = Path.rename, shutil.rmtree, Path.unlink
 

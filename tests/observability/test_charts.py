@@ -19,7 +19,7 @@ NOW = 1_800_000_123.9
 )
 def test_a_span_ends_with_the_current_interval(name: str, bars: int, key_bars: int) -> None:
     for now in (NOW, NOW + 59.9, NOW + 3599, NOW + 86_399, 86_400.0 * 20_000):
-        span = SPANS[name]  # type: ignore[index]  # the names are the parameters
+        span = SPANS[name]  # type: ignore[index]  # the parameters are names of spans
         since = span.since(now)
         assert since % span.interval == 0
         assert since + span.length - span.interval <= now < since + span.length

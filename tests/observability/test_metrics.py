@@ -1,4 +1,4 @@
-"""The metrics of several workers. They add up, counters never decrease, and dead workers leave no gauges."""
+"""The metrics of several workers add up, counters never decrease, and dead workers leave no gauges behind."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         key = server.key()
 
         def send_lists(count: int) -> None:
-            for _ in range(count):  # on separate connections, which the kernel spreads over the workers
+            for _ in range(count):  # on separate connections, which the kernel distributes among the workers
                 with httpx.Client(verify=False) as client:
                     assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
 
@@ -66,7 +66,7 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         assert wait_for(lambda: len(worker_pids(server)) == 2 and worker_pids(server) != [first, second])
 
         def lists_after_kill() -> float:
-            # Each worker has its own queue. The kernel resets a connection that waits in a dead worker's queue.
+            # Each worker has its own accept queue. The kernel resets connections that wait in a dead worker's queue.
             with contextlib.suppress(httpx.TransportError):
                 return lists(scrape(server))
             return lists(scrape(server))
@@ -255,7 +255,7 @@ def test_a_worker_that_cannot_make_its_files_serves_and_tries_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = tmp_path / "metrics"
-    directory.touch()  # a file instead of the directory
+    directory.touch()  # a file in place of the directory
 
     async def work() -> None:
         worker = Monitoring(directory, lambda: metrics.FREE_BYTES.set(7))
@@ -293,7 +293,7 @@ def test_numbers_are_written_once_a_second_without_a_scrape(tmp_path: Path) -> N
     async def work() -> None:
         worker = Monitoring(tmp_path, no_node_gauges)
         worker.tick(0.0)
-        await worker.close()  # after the files were created
+        await worker.close()  # waits until the files have been created
         other = Monitoring(tmp_path, no_node_gauges)
         assert (await scraped(other)).value("petstore_worker_starts_total") == 2
         metrics.REJECTED.add("431")

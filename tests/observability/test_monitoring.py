@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard. They use existing metrics, and alerts fire in time."""
+"""The alert rules and the dashboard. They use only existing metrics, and alerts fire in time."""
 
 import json
 import re
@@ -52,8 +52,8 @@ def test_every_name_and_label_exists(where: str, expression: str) -> None:
         used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
         assert used <= known[name], f"{where}: {name} has no label {used - known[name]}"
         labels |= known[name]
-        # Every job that Prometheus scrapes has process metrics.
-        assert "job" in used or not name.startswith("process_"), f"{where}: {name} is of all jobs"
+        # All jobs that Prometheus scrapes have process metrics, so a selector must name the job.
+        assert "job" in used or not name.startswith("process_"), f"{where}: {name} includes all jobs"
     for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression):
         assert {label.strip() for label in group.split(",")} <= labels, f"{where}: by ({group})"
 
@@ -142,9 +142,9 @@ FAULTS = {
 
 
 def alerts_fired(faults: dict[str, dict[str, str]], minutes: tuple[int, ...], directory: Path) -> set[tuple[str, int]]:
-    """Returns the alerts that fire at each minute, as evaluated by Prometheus.
+    """Returns the alerts that fire at the given minutes, as promtool evaluates them.
 
-    The test files expect no alerts, so promtool reports each alert that fires.
+    The files for promtool expect no alerts, so it reports each alert that fires.
     """
     for alert, series in faults.items():
         (rule,) = [rule for rule in RULES if rule["alert"] == alert]

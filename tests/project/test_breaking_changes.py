@@ -1,4 +1,4 @@
-"""The check for breaking changes of the OpenAPI document finds each kind of planted change."""
+"""The check for breaking changes in the OpenAPI document finds every kind of planted change."""
 
 import copy
 import json
@@ -211,7 +211,7 @@ def date(changelog: Path) -> None:
 def test_a_change_of_the_document_is_kept_in_the_same_change(
     documents: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([]) == 1, "the document was never kept"
+    assert main([]) == 1, "the check must fail until the document is kept"
     assert main(["--keep"]) == 0
     assert main([]) == 0
     kept_document().write_bytes(present_document().replace(b"An animal", b"A beast", 1))

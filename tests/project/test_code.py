@@ -17,7 +17,7 @@ ANCESTORS_MAX = 2
 
 
 def test_no_class_has_many_ancestors_of_ours() -> None:
-    """Classes use composition, so that a method is easy to find. Only the error tree may be deeper."""
+    """Composition instead of inheritance makes methods easy to find. Only the error tree may be deeper."""
     modules = [found.name for found in pkgutil.walk_packages(petstore.__path__, "petstore.")]
     deep = []
     for name in modules:

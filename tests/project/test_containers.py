@@ -1,4 +1,4 @@
-"""Checks the files for containers against schemas. `make container-check` builds and runs the image."""
+"""Checks the container files without building an image. `make container-check` builds and runs the image."""
 
 import ipaddress
 import re
@@ -51,7 +51,7 @@ def test_no_other_pod_is_trusted_to_name_the_address_of_a_client() -> None:
 
 
 def test_secrets_are_in_no_commit_and_no_image() -> None:
-    """Docker reads only .dockerignore, and Podman also reads it."""
+    """Docker reads only .dockerignore. Podman also reads it if there is no .containerignore."""
     made = re.findall(r"(?m)^mkdir .* (\w+)$", (ROOT / "deploy/container/make-secrets.sh").read_text())
     assert made == ["secrets"] and "secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     everything, *exceptions = (ROOT / ".dockerignore").read_text().splitlines()
@@ -94,7 +94,7 @@ def test_compose_finds_every_secret_that_the_script_makes(tmp_path: Path) -> Non
 
 
 def test_the_command_of_the_container_takes_settings_from_the_mounted_secret(tmp_path: Path) -> None:
-    """Uses paths of this machine, and a command that prints its environment."""
+    """Runs the script with paths on this machine and a command that prints its environment."""
     script = (ROOT / "deploy/container/petstore.sh").read_text()
     script = script.replace("/run/secrets", str(tmp_path)).replace("/opt/petstore/.venv/bin/petstore", "env")
     plain = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)

@@ -37,7 +37,7 @@ STOPS_WITHIN = 5.0
 
 
 def installed(tmp_path: Path) -> list[Path]:
-    """Returns the units with paths of this machine."""
+    """Writes the units with the path of this machine's petstore command. Returns their files."""
     for name in UNITS:
         (tmp_path / name).write_text(
             (DEPLOY / name).read_text().replace("/opt/petstore/.venv/bin/petstore", str(PETSTORE))
@@ -79,7 +79,7 @@ def test_the_units_let_the_service_read_the_boot_id(unit: str) -> None:
 
 
 def variables(unit: str, **instead: str) -> dict[str, str]:
-    """Returns the variables of a unit, with other values for some of them."""
+    """Returns the environment variables of a unit. `instead` has other values for some of them."""
     env_file = dict(
         line.split("=", 1) for line in (DEPLOY / "petstore.env").read_text().splitlines() if line[:1] == "P"
     )
@@ -150,7 +150,7 @@ def test_the_backup_units_command_makes_a_backup_and_keeps_24(tmp_path: Path) ->
 
 
 def test_the_wrapper_runs_a_command_with_the_services_settings(tmp_path: Path) -> None:
-    """Uses this user instead of petstore, and other paths."""
+    """Runs the script with the current user instead of petstore, and with other paths."""
     script = (DEPLOY / "petstore.sh").read_text()
     (tmp_path / "petstore.env").write_text("PETSTORE_PUBLIC_URL='nonsense & more'\n")
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
@@ -223,7 +223,7 @@ def test_behind_nginx_each_client_is_limited_by_its_own_address(
     answer = outside.get("/v1/pets", headers={"X-Forwarded-For": "203.0.113.9", "Forwarded": "for=203.0.113.9"})
     assert answer.status_code == 401
     entries = [line for line in server.log.read_text().splitlines() if answer.headers["x-request-id"] in line]
-    assert '"address":"127.0.0.1"' in entries[0]  # the address of this test
+    assert '"address":"127.0.0.1"' in entries[0]  # this test's address, not the forged one
 
 
 def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
@@ -237,7 +237,7 @@ def test_nginx_leaves_a_body_that_is_too_large_to_the_service(
 
 def test_metrics_are_404_behind_nginx(proxied: tuple[Server, Nginx], outside: httpx.Client) -> None:
     server, _ = proxied
-    origin = str(outside.base_url).rstrip("/")  # a complete URL, because in "//metrics", metrics would be a host
+    origin = str(outside.base_url).rstrip("/")  # complete URLs, because in "//metrics", metrics would be a host
     for path in ("/metrics", "/metrics?x", "/%6detrics", "//metrics", "/./metrics", "/v1/../metrics"):
         assert outside.get(origin + path).status_code == 404, path
     # Metrics are not available through a proxy without this configuration either.
@@ -280,7 +280,7 @@ TWO_HOSTS = ("--trusted-proxy", "127.0.0.1", "--public-url", "https://api.exampl
 
 
 def assert_staging_has_two_addresses(server: Server, port: int) -> None:
-    """Asserts that staging is at its own host and at a path of the live host, behind a proxy with both names."""
+    """Asserts that staging has its own host and is also at a path of the live host, behind a proxy for both hosts."""
     live, staging = server.key(), server.key(environment="staging")
     with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=False, timeout=15) as client:
         host = {"Host": "staging.example.com"}

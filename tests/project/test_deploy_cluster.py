@@ -43,7 +43,7 @@ def test_haproxy_spreads_requests_and_avoids_a_dead_node(tmp_path: Path) -> None
         assert sorted(status for status, _ in answers) == [200] * 50 + [429] * 10
         assert {node_of(nodes, request_id) for _, request_id in answers} == {0, 1, 2}
 
-        # Only the proxy sets the client's address, so a client cannot avoid its limit with another address.
+        # Only the proxy sets the client's address, so a client cannot evade its limit by sending other addresses.
         claims = [client.get("/v1/pets", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(7)]
         assert claims == [401] * 5 + [429] * 2
         assert client.get("/metrics").status_code == 404
@@ -107,7 +107,7 @@ def test_the_unit_serves_with_settings_that_the_environment_file_may_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit = (DEPLOY / "petstore-node.service").read_text()
-    # An option on this line would override the file.
+    # An option on this line would override the environment file.
     assert re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE) == ["serve"]
     own = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", unit, re.MULTILINE))
     assert own["PETSTORE_HOST"] == "0.0.0.0"

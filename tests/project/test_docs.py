@@ -1,4 +1,4 @@
-"""Compares the documents with the code. They document everything in the code, and everything they mention exists."""
+"""The documents cover all settings, commands, events and error codes, and whatever they mention exists."""
 
 import ast
 import json
@@ -42,11 +42,11 @@ def test_no_code_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_request_error_has_a_code_of_the_table() -> None:
-    assert set(REQUEST_ERRORS) == set(STATUS_OF_CODE) - {"malformed_request"}  # it is not for valid requests
+    assert set(REQUEST_ERRORS) == set(STATUS_OF_CODE) - {"malformed_request"}  # the code for invalid HTTP
 
 
 def test_the_references_are_up_to_date() -> None:
-    """Runs in its own process, because other tests leave marks on the commands whose help pages are compared."""
+    """Runs in its own process, because other tests modify the commands whose help pages are compared."""
     words = [sys.executable, "-m", "tools.references", "--check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
@@ -68,7 +68,7 @@ def test_every_setting_is_an_option_and_documented_with_its_default(setting: str
 
 
 def test_every_log_event_is_in_the_table_and_no_other() -> None:
-    """The code that logs an event has its name. Names of health events contain the name of the part."""
+    """Finds the names of events in the code that logs them. The names of health events start with store or gate."""
     named = {f"{part} {change}" for part in ("store", "gate") for change in ("down", "back")}
     for file in (ROOT / "src").rglob("*.py"):
         text = file.read_text()
@@ -89,7 +89,7 @@ def test_causes_named_in_the_handbook_are_words_of_the_code() -> None:
 
 
 def test_the_drill_works_word_by_word(tmp_path: Path) -> None:
-    """Runs the commands of the drill in the guide, with other paths and without the last two lines."""
+    """Runs the commands of the guide's drill, with other paths and without the last two lines."""
     server = Server(tmp_path / "data")
     server.fill(3)
     Commands(server).text("backup", str(tmp_path / "backup.zip"))
@@ -143,7 +143,7 @@ def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
     paths = {
         span for span in spans if re.fullmatch(r"[\w./*-]+(?:\.(?:py|md|html|yaml|js|sql|json)|/)", span)
     } - EXAMPLES
-    paths -= {"0001_initial.sql"}  # in both directories of migrations
+    paths -= {"0001_initial.sql"}  # exists in both directories of migrations
     assert [path for path in paths if not any(any(source.glob(path)) for source in SOURCES)] == []
     code = "".join(
         file.read_text() for tree in ("src", "client/src", "tests", "prove") for file in (ROOT / tree).rglob("*.py")
@@ -153,7 +153,7 @@ def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
 
 
 def test_every_module_opens_with_one_line() -> None:
-    """See CONTRIBUTING. Further explanations follow after a blank line."""
+    """Any further explanation follows after a blank line. See CONTRIBUTING."""
     modules = [*ROOT.glob("src/**/*.py"), *ROOT.glob("client/src/**/*.py")]
     openings = {module: (ast.get_docstring(ast.parse(module.read_text())) or "").split("\n") for module in modules}
     assert len(modules) > 150
@@ -161,7 +161,7 @@ def test_every_module_opens_with_one_line() -> None:
 
 
 def test_every_measurement_is_explained() -> None:
-    """Covers each program in bench/ that runs on its own and is not part of another."""
+    """Covers every file in bench/ that can be run as a program."""
     explained = (ROOT / "bench/README.md").read_text()
     programs = [file.name for file in (ROOT / "bench").glob("*.py") if "__main__" in file.read_text()]
     assert "race.py" in programs
@@ -169,7 +169,7 @@ def test_every_measurement_is_explained() -> None:
 
 
 RATES = (100, 1_000, 10_000, 100_000)  # requests per second
-BUSY = 0.7  # CPU usage of a core
+BUSY = 0.7  # the CPU usage of a core
 DAY = 86_400
 CREATES = 0.1  # of all requests
 WORKER_MAX = 384  # MiB: decision 17

@@ -1,4 +1,4 @@
-"""Every command in the documents works. A test here or in a listed file runs it, or there is a reason why none does."""
+"""Every command in the documents works. A test here or in a listed file runs it, or there is a reason not to run it."""
 
 import fnmatch
 import os
@@ -23,7 +23,7 @@ from petstore.gate.redis_script import VERSIONS_RECORD, key_record
 from petstore.plans import Limits
 
 ROOT = Path(__file__).parents[2]
-# Another test runs all commands of these documents in order.
+# Documents whose commands another test runs in order.
 RUN_WHOLE = {"README.md": "tests/cli/test_tutorial.py", "docs/tutorial.md": "tests/cli/test_tutorial.py"}
 DOCUMENTS = sorted(
     str(file.relative_to(ROOT))
@@ -41,7 +41,7 @@ DOCUMENTS = sorted(
     if not file.name.startswith("CHANGELOG")
 )
 
-# Regular expressions that match the start of commands, and the tests that run them.
+# Regular expressions that match the start of commands, and the tests that run these commands.
 RUN_BY = {
     r"curl .*(?:\$BASE|\$STAGING)|etag=|export (?:BASE|STAGING)": (
         "tests/web/test_api_document.py::test_every_curl_of_the_document_answers_what_it_shows"
@@ -75,7 +75,7 @@ RUN_BY = {
     r"make prove": "tests/project/test_prove.py",
     r"make docs": "tests/project/test_documents.py::test_an_outdated_reference_is_found_and_rewritten",
 }  # fmt: skip
-# Commands that no test runs, and the reasons.
+# Commands that no test runs, and why.
 NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
     r"(?:useradd|install|apt|ufw) ": "changes users, packages, the firewall and files of the machine",
@@ -109,7 +109,7 @@ def commands(document: str) -> list[Line]:
 
 
 def blocks(document: str) -> list[str]:
-    """Returns the blocks of commands. Blocks within a list are indented."""
+    """Returns the command blocks of a document, without the indentation of blocks in lists."""
     found = re.findall(r"^ *```console\n(.*?)^ *```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in found]
 
@@ -118,7 +118,7 @@ ALL = [line for document in DOCUMENTS if document not in RUN_WHOLE for line in c
 
 
 def kinds(line: Line) -> list[str]:
-    """Returns the test that runs a command, or the reason why none does."""
+    """Returns the tests that run a command, or the reasons why none does."""
     found = [by for pattern, by in (RUN_BY | NOT_RUN).items() if re.match(pattern, line.command)]
     return found or ["here"] * line.command.startswith("petstore ")
 
@@ -138,14 +138,14 @@ def test_every_reason_and_every_named_test_is_needed_and_exists() -> None:
 
 
 def test_commands_of_every_block_are_found() -> None:
-    """Otherwise, a line with another prompt could be missed."""
+    """Otherwise, commands after an unknown prompt would be missed."""
     assert len(ALL) > 120
     for document in DOCUMENTS:
         for block in blocks(document):
             assert block[:2] in ("$ ", "# ") or block.startswith("eval "), f"{document}: {block[:60]}"
 
 
-# The tests below run the `petstore` commands of a document in order, on one data directory, with other paths and ids.
+# The tests below run a document's `petstore` commands in order, on one data directory, with other paths and ids.
 
 
 class Installation:
@@ -159,12 +159,12 @@ class Installation:
             self.key: Key = server.key("pro")
             httpx.post(server.url("/pets"), headers=self.key.headers, json={"name": "Rex", "categoryId": 1})
             self.banned = server.key(limits=Limits(1, 10))
-            for _ in range(4):  # the second is refused, and the third is the second refusal in a row
+            for _ in range(4):  # the first is admitted, and the second refusal bans the key
                 httpx.get(server.url("/pets"), headers=self.banned.headers)
         self.server = Server(directory / "data")
 
     def run(self, command: str) -> None:
-        command = re.sub(r" [<>] \S+", "", command)  # the test passes the input and reads the output
+        command = re.sub(r" [<>] \S+", "", command)  # the test passes the input and captures the output
         words = shlex.split(self.with_names_of_this_installation(command), comments=True)[1:]
         if "--yes" in options_of(words) and "--yes" not in words:  # without a terminal, there is no prompt
             words.append("--yes")
@@ -213,7 +213,7 @@ def test_every_petstore_command_works(document: str, installation: Installation)
 
 
 class Dump:
-    """A dump of a database, made and restored with exactly the commands of the document."""
+    """A dump of a database, made and restored with exactly the document's commands."""
 
     def __init__(self, store: str, postgres: Postgres, directory: Path) -> None:
         self.variables = {"STORE": store, "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
@@ -249,7 +249,7 @@ def test_a_dump_is_made_and_restored_word_by_word(postgres: Postgres, tmp_path: 
 
 
 def pattern_of_records() -> str:
-    """Returns the document's pattern for the records in Redis."""
+    """Returns the pattern that the document shows for records in Redis."""
     (pattern,) = re.findall(r"--pattern '(.+?)'", (ROOT / "docs/reference/cluster.md").read_text())
     return str(pattern)
 
@@ -259,11 +259,11 @@ def test_the_pattern_for_records_matches_their_names() -> None:
     assert fnmatch.fnmatchcase(VERSIONS_RECORD, pattern_of_records())
 
 
-# Commands within sentences have only names and options that exist.
+# Commands in sentences use only names and options that exist.
 
 
 def options_of(words: list[str]) -> set[str]:
-    """Returns the options of the command at the start of these words. Fails if there is no such command."""
+    """Returns the options of the command that these words start with. Fails if there is no such command."""
     command: click.Command = cli
     context = click.Context(cli)
     for word in words:

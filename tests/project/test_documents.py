@@ -1,4 +1,4 @@
-"""The document checks of `make check`. The project passes, and each planted fault is found."""
+"""The document checks of `make check`. The project passes them, and they find every planted fault."""
 
 import subprocess
 from pathlib import Path

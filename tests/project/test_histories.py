@@ -1,4 +1,4 @@
-"""The checker of `make prove ARGS=linearizability`. It finds planted faults, and agrees with an exhaustive search."""
+"""The checker of `make prove ARGS=linearizability`. It finds planted faults and agrees with an exhaustive search."""
 
 import itertools
 import math
@@ -66,7 +66,7 @@ def _interval(dice: random.Random) -> tuple[float, float]:
 
 
 def _some_order_explains(creates: list[Create], reads: list[Read]) -> bool:
-    """Whether an order by time and by ids exists in which every read sees all animals that were added before it."""
+    """Returns whether some order respects the times and the ids, and explains what every read saw."""
     steps: list[Create | Read] = [*creates, *reads]
     for order in itertools.permutations(steps):
         in_time = all(a.invoked <= b.responded for a, b in itertools.combinations(order, 2))

@@ -66,7 +66,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
     archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Builds in another directory, with files that were created in another order and have other permissions."""
+    """Builds in another directory, where the files were created in another order and have other permissions."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     for name in reversed(tracked(".")):
         copy = tmp_path / "copy" / name
@@ -81,7 +81,7 @@ def test_the_same_source_gives_the_same_bytes_elsewhere_and_later(
 
 
 def test_the_image_is_built_from_the_same_wheel(archives: Path, tmp_path: Path) -> None:
-    """Builds the wheel from the files that .dockerignore lets through, as the Containerfile does."""
+    """Builds the wheel from the files that .dockerignore does not exclude, as the Containerfile does."""
     _, *exceptions = (ROOT / ".dockerignore").read_text().split()
     admitted = tuple(line.removeprefix("!") for line in exceptions if line.startswith("!"))
     for name in tracked("."):
@@ -217,7 +217,7 @@ def test_what_the_files_name_is_written_with_them(tmp_path: Path) -> None:
     commands.text("deploy-files", str(tmp_path / "new"))
     written = {file.name: file.read_text() for file in (tmp_path / "new").iterdir()}
     for name, text in written.items():
-        if not name.endswith(".md"):  # documents may link to others that are only in a checkout
+        if not name.endswith(".md"):  # documents may link to documents that exist only in a checkout
             assert "docs/" not in re.sub("https?://\\S+|/docs/?\\b", "", text), name
     for named in ("settings.md", "at-3-am.md", "petstore-alerts.yml"):
         assert any(named in text for name, text in written.items() if name != named)
@@ -261,7 +261,7 @@ def test_the_advisory_check_fails_where_it_could_not_look(
     report: Any, optional: bool, code: int, says: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """The test replaces the output of pip-audit, because its service may not be reachable."""
+    """The test replaces the output of pip-audit, because the advisory service might be unreachable."""
     printed = "" if report is None else json.dumps({"dependencies": report})
     (tmp_path / "pip_audit.py").write_text(f"print({printed!r})")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The pictures in docs/images/. Screenshots show the current console, and their numbers agree."""
+"""The pictures in docs/images/. Screenshots show the current console, and the numbers in them are consistent."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""tests/README.md lists the existing fixtures, and its examples pass unchanged."""
+"""tests/README.md lists all fixtures, and its examples pass unchanged."""
 
 import ast
 import re
@@ -46,14 +46,14 @@ def test_examples_of_the_readme_pass(tmp_path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "13 passed" in done.stdout, done.stdout  # 1, 2 backends, 3 times 3, and the browser
+    assert "13 passed" in done.stdout, done.stdout  # 1, 2 on both backends, 9 on three pairs, and 1 in the browser
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("plant", [False, True])
 def test_the_proof_of_the_readme_holds_and_finds_its_fault(plant: bool) -> None:
     names: dict[str, object] = {}
-    exec(compile(PROOF_EXAMPLE, "tests/README.md", "exec"), names)  # our own document
+    exec(compile(PROOF_EXAMPLE, "tests/README.md", "exec"), names)  # a trusted document
     prove = names["prove"]
     assert callable(prove)
     if plant:

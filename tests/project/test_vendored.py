@@ -1,4 +1,4 @@
-"""Vendored JavaScript and styles. Each has a version, a licence and digests next to it, and matches the digests."""
+"""Vendored JavaScript and styles have a version, a licence and digests next to them, and match the digests."""
 
 import hashlib
 import re
