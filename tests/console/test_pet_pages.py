@@ -271,7 +271,7 @@ def test_a_selection_is_removed_at_once_and_restored_at_once(server: Server, ope
     assert "3 animals were restored." in text_of(page)
     assert removals(operator.get(f"/live/audit?q={removal}")) == []
     again = operator.submit("/live/animals/restore", removal=removal)
-    assert f"all animals that {removal} removed have already been restored" in text_of(again)
+    assert f"all animals removed by {removal} have already been restored" in text_of(again)
     assert cells(operator.get("/live/animals?q=Herd"), "Id") == [str(n) for n in (kept, *reversed(numbers))]
 
 

@@ -91,7 +91,7 @@ class BaseClient:
         """Returns a copy of this client with different options, to use for one call or for many.
 
         The copy shares this client's connections, callbacks and rate-limit pauses. Closing either client closes both.
-        `headers` are added to the client's headers, and replace those with the same name. For `timeout` and
+        `headers` are added to the client's headers, and replace any with the same name. For `timeout` and
         `total_timeout`, None means no timeout. Omitted options keep their values.
 
         Raises:
@@ -119,7 +119,7 @@ class BaseClient:
 
 
 def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
-    """Returns the base URL and the API key. An argument that is None defaults to its environment variable.
+    """Returns the base URL and the API key. Uses the environment variable for any argument that is None.
 
     Raises ValueError if the API key is missing, or if either value is not valid.
     """

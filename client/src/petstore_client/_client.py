@@ -109,8 +109,8 @@ class Petstore(BaseClient):
             cursor: The `next_cursor` of an earlier page, to continue after that page. By default, the iteration starts
                 at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
-                does not send it again. The iterator then yields the page that you passed, or an empty page if you
-                passed only an `etag`, with `not_modified` set, and continues with the next page.
+                does not send it again. The iterator then yields the page that you passed, with `not_modified` set, and
+                continues with the next page. If you passed only an `etag`, it yields an empty page instead.
 
         Raises:
             PetstoreError: A request failed during the iteration. To retry the same page, continue iterating.

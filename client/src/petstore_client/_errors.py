@@ -29,12 +29,12 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # the default, so that te
 
 
 class PetstoreError(Exception):
-    """The base class of the exceptions that a failed call raises."""
+    """The base class of all exceptions that are raised when a call fails."""
 
     code: str
-    """Machine-readable. The service's code, or one of the client's codes if there was no response."""
+    """The machine-readable code, from the service or, if it sent no valid code, from the client."""
     message: str
-    """Human-readable."""
+    """The human-readable description."""
     status: int | None
     """The HTTP status, or None if there was no response."""
     request_id: str | None
@@ -191,7 +191,7 @@ def api_error(
 
 
 def _class_for(code: str, status: int) -> type[ApiError]:
-    # A retryable status determines the class regardless of the code, because the response may come from a proxy.
+    # A retryable status determines the class regardless of the code, because the response might be from a proxy.
     # However, malformed_request always means InvalidRequest, because the service also sends this code with a 501 or
     # 505, and a retry would not help.
     if code == "malformed_request":

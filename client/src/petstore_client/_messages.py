@@ -14,7 +14,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     read: float
     write: float
     pool: float
-    """The timeout for getting a permit from the rate limiter, and for getting a free connection."""
+    """The timeout for waiting for a permit from the rate limiter, and for waiting for a free connection."""
 
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
@@ -56,5 +56,5 @@ class Sender(Protocol):
 
     async def send(self, request: Request) -> Response | Failure: ...
 
-    # This method may return early, so callers must check the clock afterwards.
+    # This method can return early, so callers must check the clock afterwards.
     def sleep(self, seconds: float, /) -> Awaitable[object]: ...

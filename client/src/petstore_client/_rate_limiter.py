@@ -1,8 +1,8 @@
 """Limits requests from all threads and tasks that share a client, so that the API key is not banned. No I/O.
 
-After a 429, no call sends a request until the pause is over. There are never more requests in flight than the last
-response reported as remaining, except that one request is always allowed. Before the first response, only one request
-may be in flight. As a result, the service usually rejects only one request when the limit is reached.
+After a 429, no call sends a request until the pause is over. The number of requests in flight never exceeds the
+`remaining` in the last response, but one request is always allowed. Before the first response, only one request may be
+in flight. As a result, the service usually rejects only one request when the limit is reached.
 """
 
 import math

@@ -22,7 +22,7 @@ _MAX_RETRY_AFTER = 1e9  # in seconds; longer values are capped, so that float ar
 
 
 def is_retryable(error: PetstoreError | None) -> bool:
-    """Returns whether a retry may succeed. Retries are safe, because every create request has an idempotency key."""
+    """Returns whether a retry could succeed. Retries are safe, because every create request has an idempotency key."""
     return isinstance(error, RateLimited | ServerError | RequestTimeout | ConnectionFailed | TimedOut)
 
 

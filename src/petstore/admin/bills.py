@@ -35,7 +35,7 @@ class BilledKey(NamedTuple):
 
 
 async def bill(store: Store, span: Span, end: float) -> list[BilledKey]:
-    """Returns each key's admitted requests, with the busiest key first. Raises Unavailable."""
+    """Returns each key's admitted requests, starting with the busiest key. Raises Unavailable."""
     keys = {key.id: key for key in await store.keys.search(KeyQuery(), now=end, limit=INT64_MAX)}
     admitted: dict[str, Counter[OperationName]] = {key_id: Counter() for key_id in keys}
     found = await store.usage.admitted(interval=span.interval, since=span.since(end), until=int(end) + 1)

@@ -56,10 +56,10 @@ NAMES = {
     5: ("Bubbles", "Coral", "Finn", "Marlin", "Neptune"),
     6: ("Shelly", "Franklin", "Tank", "Olive"),
 }
-# The categories of the animals, used in rotation. Most animals are dogs or cats.
+# Each new animal gets the next category in this rotation. Most animals are dogs or cats.
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)
 
-# Maps an operation and a measure to their share of a key's requests. The share of `admitted` includes errors.
+# Maps each operation and measure to a share of a key's requests. The share of `admitted` includes errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
 READS: Mix = {("listPets", "admitted"): 1.0}
 SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
@@ -194,7 +194,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns a day window for each key that covers the same period as the usage, so that quotas match the charts."""
+    """Returns each key's day window, which covers the same period as the usage, so that quotas match the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -254,6 +254,6 @@ def _load(start: int) -> float:
 def _whole(exact: float, start: int, number: int) -> int:
     """Rounds up or down. The larger the fractional part, the more often it rounds up.
 
-    If it always rounded to the nearest number, low request rates would disappear.
+    If it always rounded to the nearest number, low request rates would become 0.
     """
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

@@ -27,14 +27,14 @@ class ImportActions:
         if begun.total != checked.animals:  # the earlier import used a different format
             raise OperatorError(
                 f"{begun.id}, an earlier import of the same content, found {counted(begun.total, 'animal')}"
-                f" instead of {checked.animals:,}; use the same --format as that import"
+                f" instead of {checked.animals:,}; use the same --format as for that import"
             )
         return begun
 
     async def add_pets(
         self, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
     ) -> Import:
-        """Adds the rest of a file's animals to an import. Several processes can do this at the same time.
+        """Adds the rest of a file's animals to an import. Several processes can call this for the same import.
 
         Calls `adding` with the number of animals added so far. Raises OperatorError if another operator
         undoes the import. If this call fails or is cancelled, importing the same file again resumes the import.
@@ -70,9 +70,9 @@ class ImportActions:
                     adding(place)
 
     async def earlier(self, sha256: str) -> Import | None:
-        """Returns the running import of a file with this hash, or else the newest finished import, or else None.
+        """Returns the running import of a file with this hash or, if none is running, the newest finished import.
 
-        Raises OperatorError if the disk has too little free space for an import.
+        Returns None if there is neither. Raises OperatorError if the disk has too little free space for an import.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._actor.clock())
@@ -80,7 +80,7 @@ class ImportActions:
     async def undo(self, import_id: str, removing: Callable[[int], None] = lambda searched: None) -> Undone:
         """Removes an import's animals, except those that an operator has changed. Resumes an interrupted undo.
 
-        In the result, `removed` does not include animals that an operator had already removed.
+        In the result, `removed` does not count animals that an operator had already removed.
         Calls `removing` with the number of animals removed or kept so far.
         """
         found = await self._import(import_id)

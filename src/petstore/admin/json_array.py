@@ -8,7 +8,7 @@ from typing import Literal
 ELEMENT_MAX = 64 * 1024  # bytes
 
 _WHITE_SPACE = re.compile(rb"[ \t\r\n]*")
-# Only a character class is repeated possessively: before 3.11.5, Python matches possessive groups incorrectly.
+# Only character classes use possessive quantifiers, because Python before 3.11.5 matches possessive groups incorrectly.
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
 _STRING = rb'"' + _IN_STRING.pattern + rb'"'
 # Both patterns stop at a bracket, or at a string that continues in the next block. The first pattern also stops at a
@@ -18,7 +18,7 @@ _INSIDE_BRACKETS = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*'
 
 
 class NotAnArray(ValueError):
-    """Raised if the input is not a JSON array. `line` is the line number of the error."""
+    """Raised if the input is not a JSON array. `line` is the number of the line with the error."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -28,8 +28,8 @@ class NotAnArray(ValueError):
 def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None]:
     """Yields each array element with the number of the line where it begins. Yields None after each block.
 
-    Checks only commas, brackets and strings, so an element can be invalid JSON. If all elements are valid JSON, so is
-    the array. Raises NotAnArray if the array is invalid or an element is too long.
+    Checks only commas, brackets and strings, so the elements can be invalid JSON. If all elements are valid JSON, the
+    array is valid too. Raises NotAnArray if the array is invalid or an element is too long.
     """
     line = 1
     expected: Literal["array", "first element", "element", "end"] = "array"

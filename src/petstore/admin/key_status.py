@@ -21,7 +21,7 @@ KeyOrder = KeySort | Literal["usage"]
 
 
 class KeyStatus(NamedTuple):
-    """A key, its state, and its request counts for the current minute and day. `banned_until` is in Unix seconds."""
+    """A key, its state, and its request counts for the current minute and day. `banned_until` is a Unix time."""
 
     key: ApiKey
     state: KeyState
@@ -31,7 +31,7 @@ class KeyStatus(NamedTuple):
 
 
 class AfterBan(NamedTuple):
-    """Whether a key's next request will be admitted after its ban is lifted, and the reason if it will not."""
+    """Whether a key's next request will be admitted after its ban is lifted and, if not, why not."""
 
     state: KeyState
     used_up: Window | None  # the window whose limit is used up, if any
@@ -46,7 +46,7 @@ class AfterBan(NamedTuple):
         return f"The per-{self.used_up} limit is used up. {again}"
 
 
-# Sort keys by sort order. Python's sort is stable, so API keys with equal sort keys stay sorted newest first.
+# The sort function for each order. Python's sort is stable, so API keys that compare equal stay sorted newest first.
 ORDERS: dict[KeyOrder, Callable[[KeyStatus], Any]] = {
     "created": lambda status: 0,
     "name": lambda status: status.key.name,
@@ -77,7 +77,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """Returns whether the key's next request will be admitted after its ban is lifted. `windows` includes the ban."""
+    """Returns whether a key's next request will be admitted after its ban, which is in `windows`, is lifted."""
     _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
     if decision.outcome is ADMITTED:
         return AfterBan(key.state(now), None, int(now))

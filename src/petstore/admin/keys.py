@@ -34,7 +34,7 @@ class KeyActions:
         limits: Limits | None = None,
         life: float | None = None,
     ) -> tuple[ApiKey, str]:
-        """Creates a key that expires after `life` seconds, or never if `life` is None.
+        """Creates a key that expires after `life` seconds. If `life` is None, the key never expires.
 
         Returns the key and its secret. Only a hash of the secret is stored.
         """
@@ -73,7 +73,7 @@ class KeyActions:
     async def identify(self, secret: str) -> tuple[ApiKey, float | None] | None:
         """Returns the key that this secret belongs to, and the time when the secret expires.
 
-        The time is None unless the secret expires earlier than the key. Returns None if the secret does not belong to
+        The time is None unless the secret expires before the key. Returns None if the secret does not belong to
         any key in this environment.
         """
         found = await self._store.keys.find(digest_of(secret))
@@ -97,7 +97,7 @@ class KeyActions:
         until = min(now + overlap, key.expires or math.inf)
         detail = f"old secret works until {when(until)}" if overlap else "old secret expired immediately"
         entry = self._actor.new_entry("rotate key", key_id, detail)
-        # Set the expiry to 0. If it were `now`, a node whose clock is behind would still accept the old secret.
+        # Without an overlap, use 0. If it were `now`, a node whose clock is behind would still accept the old secret.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 

@@ -41,7 +41,7 @@ class Checked(NamedTuple):
     bad_rows: int  # if this is BAD_ROWS_MAX, the rest of the file was not read
     sha256: str  # of the whole file
     marks: bytes  # the first MARK bytes of the running digest after each BATCH of rows
-    unknown_columns: list[str]  # columns of a .csv file that the import ignores
+    unknown_columns: list[str]  # columns that the import ignores; always empty unless the file is a .csv file
 
     @property
     def warning(self) -> str:
@@ -56,7 +56,7 @@ class Checked(NamedTuple):
 class PetFile:
     """A file of animals. It is read once to check all rows, and again to add the animals.
 
-    A thread reads at most one block or BATCH rows at a time, so that the event loop does not have to wait for the disk.
+    Each read runs in a thread and returns at most one block or BATCH rows, so the event loop never waits for the disk.
     """
 
     def __init__(self, name: str, source: IO[bytes], written_as: Format | None = None) -> None:
@@ -70,8 +70,8 @@ class PetFile:
     ) -> Checked:
         """Reads and checks the file. Stops after BAD_ROWS_MAX bad rows.
 
-        Calls `bad` with the line number of each bad row and the reason why it is bad. Calls `progress` with the number
-        of bytes read so far.
+        Calls `bad` with the line number of each bad row and a description of the error. Calls `progress` with the
+        number of bytes read so far.
         """
         reading = Reading(self._source)
         rows, bad_rows, marks = 0, 0, bytearray()

@@ -73,7 +73,7 @@ def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def json_rows(reading: Reading) -> Iterator[Row | None]:
-    """Yields a row for each object in an array. The line number is the line where the object begins."""
+    """Yields a row for each object in an array. A row's line number is that of the line where the object begins."""
     try:
         for element in array_elements(reading):
             if element is None:
@@ -148,9 +148,9 @@ def _check_header(names: list[str], line: str) -> None:
         raise OperatorError(f"the header line does not contain {' or '.join(missing)}")
 
 
-@functools.lru_cache(maxsize=16)  # in most files, all rows have the same members, so one result serves them all
+@functools.lru_cache(maxsize=16)  # in most files, all rows have the same members, so the result can be reused
 def _misspelled(names: tuple[str, ...]) -> str:
-    """Returns the first name that is probably misspelled, with a suggestion, or an empty string if there is none."""
+    """Returns the first name that seems misspelled, with a suggestion, or an empty string if there is no such name."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
     for name in IMPORTED:
         similar = [each for each in unknown if _spelling(each) == _spelling(name)]

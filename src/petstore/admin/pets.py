@@ -57,7 +57,7 @@ class PetActions:
     async def remove_added(
         self, query: PetQuery, counted_before: Matching, removing: Callable[[int], None] = lambda removed: None
     ) -> Removal:
-        """Removes the animals that `count_added` counted and that still match the query, but no animals added later.
+        """Removes the animals that `count_added` counted, if they still match the query. Keeps animals added later.
 
         Calls `removing` with the number of animals removed so far.
         """
@@ -66,7 +66,7 @@ class PetActions:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals with their old values. If one of them cannot be restored, restores none."""
+        """Restores removed animals with their old values. If any of them cannot be restored, restores no animals."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -75,7 +75,7 @@ class PetActions:
         return await self._store.removals.restore(pet_ids, self._actor.new_entry("restore animal", ""))
 
     async def restore_removal(self, removal_id: str, restoring: Callable[[int], None] = lambda restored: None) -> int:
-        """Restores the animals that a removal removed, except those that have already been restored.
+        """Undoes a removal by restoring its animals, except those that have already been restored.
 
         Returns how many animals were restored. Calls `restoring` with the number of animals restored so far.
         """
@@ -85,7 +85,7 @@ class PetActions:
         entry = self._actor.new_entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:
-            raise OperatorError(f"all animals that {removal_id} removed have already been restored")
+            raise OperatorError(f"all animals removed by {removal_id} have already been restored")
         return restored
 
     async def _not_restorable(self, pet_id: int) -> str:
@@ -107,7 +107,7 @@ async def check_adder(store: Store, name: str) -> None:
     """
     if not await store.pets.is_adder(name):
         raise OperatorError(
-            f"{name} is not the id of a key, nor an import or operator that has added animals to {store.environment}"
+            f"{name} is neither the id of a key nor an import or operator that has added animals to {store.environment}"
         )
 
 

@@ -49,9 +49,9 @@ class BackgroundValue(Generic[T]):
         self._due = float("-inf")
 
     async def latest(self, *, first_timeout: float = 0.0) -> Result[T] | None:
-        """Returns a new result if it is ready in time, otherwise the previous result, or None if there is none yet.
+        """Returns a new result if one is ready in time, otherwise the previous result, or None before the first result.
 
-        A page that would be wrong without a result can set `first_timeout` to wait longer for the first result.
+        A page that cannot be correct without a result can set `first_timeout` to wait longer for the first result.
         """
         if time.monotonic() >= self._due and self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -87,7 +87,7 @@ class Job(msgspec.Struct):
     title: str
     total: int
     file_name: str = ""  # the name under which the browser saves an exported file
-    link: str = ""  # the path of the import's page, if the job runs or undoes an import
+    link: str = ""  # the path of the import's page, if this job performs or undoes an import
     done: int = 0
     step: str = ""  # a description of the current step, if the job has several steps
     state: Literal["running", "waiting", "finished", "failed"] = "running"

@@ -42,7 +42,7 @@ def changes_in(
     if base is None:
         return wanted
     kept = form.text("keep").split()
-    # Parse the base the same way as the form. Otherwise, a saved name with a trailing space would look changed.
+    # Parse the base in the same way as the form. Otherwise, a saved name with a trailing space would seem to differ.
     return without_unchanged(wanted, parse(form_of(base)), [unit for unit in units if unit[0] not in kept])
 
 

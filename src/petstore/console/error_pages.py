@@ -42,7 +42,7 @@ def unavailable(request: Request, error: Exception) -> Response:
     reads = request.method in ("GET", "HEAD")
     text = failed_change(error)
     if reads:
-        since = f"since {when(state.unavailable_since)} or earlier"
+        since = f"since at least {when(state.unavailable_since)}"
         fault = f"The store or the gate has not responded {since}. Run petstore check or see the log for the cause."
         text = f"{full_disk(error) if isinstance(error, DiskFull) else fault} This page reloads automatically."
     response = error_page(request, 503, text, back="" if reads else previous_page(request))

@@ -1,6 +1,6 @@
 """Reads submitted forms. Limits their size, number of fields and transfer time.
 
-The limits apply to the data that is received, regardless of what the request headers claim.
+The limits apply to the data that actually arrives, regardless of what the request headers claim.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def _fields(content_type: str, body: bytes) -> list[tuple[str, str]]:
         if content_type and content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
             raise ValueError
         return parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
-    except ValueError:  # wrong content type, too many fields, or bytes that a browser would have encoded
+    except ValueError:  # wrong content type, too many fields, or bytes that a browser would have percent-encoded
         raise HTTPException(400, headers=CLOSE) from None
 
 

@@ -45,12 +45,12 @@ class Latency(NamedTuple):
 class Trouble(NamedTuple):
     """A problem that is shown at the top of every page.
 
-    `since` is in Unix seconds, or None if the service has never been started.
+    `since` is a Unix time, or None if the service has never been started.
     """
 
     part: Literal["service", "gate", "disk"]
     since: float | None = None
-    data: Path | None = None  # the data directory, if its disk is full
+    data: Path | None = None  # the data directory, if the problem is a full disk
     free_bytes: int = 0
 
 
@@ -67,8 +67,8 @@ class Node:
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, or a gate that is down.
 
-        With PostgreSQL, all nodes of the service can be on other machines. In that case, a stopped service is a problem
-        only if it has run on this machine before.
+        With PostgreSQL, all nodes of the service can be on other machines, so a service that is not running is a
+        problem only if it has run on this machine before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -140,7 +140,7 @@ def _is_full(free_bytes: int | None) -> bool:
 
 
 def latency_between(before: Buckets, after: Buckets) -> Latency | None:
-    """Returns the latency of requests that finished between two readings of a histogram, or None if there were none."""
+    """Returns the latency of requests that finished between two readings of a histogram, or None if none finished."""
     counts = sorted((bound, count - before.get(bound, 0)) for bound, count in after.items())
     total = counts[-1][1] if counts else 0
     if total <= 0:

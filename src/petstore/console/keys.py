@@ -68,7 +68,7 @@ async def identify(request: ConsoleRequest) -> Response:
     """Shows the key that a secret belongs to.
 
     The browser sends the secret in the body of a POST, never in a URL, and no page shows it again. The secret's prefix
-    determines which environment to search, which can differ from the environment that the page shows.
+    determines which environment is searched. This is not always the environment that the page shows.
     """
     secret = secret_in((await request.form()).text("secret"))
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
@@ -251,7 +251,7 @@ def _form_of(key: ApiKey, expires: str = "") -> Form:
 
 
 def _changes_of(form: Form, now: float) -> KeyChanges:
-    """Returns the form's values as changes. Raises OperatorError if a value is invalid."""
+    """Returns the form's values as KeyChanges. Raises OperatorError if a value is invalid."""
     limits, expires = enterprise_limits(form), form.text("expires").strip()
     changes: dict[str, Any] = {name: form.text(name).strip() for name in ("name", "contact") if form.texts(name)}
     if expires:

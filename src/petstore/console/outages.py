@@ -8,6 +8,6 @@ def full_disk(error: DiskFull) -> str:
 
 
 def failed_change(error: Unavailable) -> str:
-    """Returns the message for a failed change. The change might have succeeded even if no response arrived."""
+    """Returns the message for a change that was not confirmed. The change might have been made anyway."""
     cause = full_disk(error) if isinstance(error, DiskFull) else "The store or the gate did not respond."
-    return f"{cause} Check whether the change was made, then try again."
+    return f"{cause} Check whether the change was made before you try again."

@@ -28,7 +28,7 @@ async def start_import(request: ConsoleRequest) -> Response:
     upload = form.file("file")
     if upload is None or not upload.filename:
         return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
-    # The audit log stores the name. Remove control characters, because PostgreSQL rejects some of them.
+    # Remove control characters from the name, because the audit log stores it and PostgreSQL rejects some of them.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
 
     async def work(job: Job) -> str:
@@ -64,7 +64,7 @@ async def start_export(request: ConsoleRequest) -> Response:
     async def page_after(after: int) -> Page:
         if query == PetQuery(status=query.status):  # filtering only by status does not require a search
             return await request.store.pets.page(after=after, limit=BATCH, status=query.status)
-        while True:  # each call searches a limited number of animals, so it can find none
+        while True:  # each call searches only a limited number of animals, so it might not find any
             found = await request.store.pets.search(query, after=after, limit=BATCH)
             if found.pets or not found.more:
                 return Page(found.pets, found.more)
@@ -82,7 +82,7 @@ async def start_export(request: ConsoleRequest) -> Response:
 
 
 def query_of(text_of: Callable[[str], str]) -> PetQuery:
-    """Returns the search query in a form or URL. Ignores invalid times."""
+    """Parses the search query from a form or a URL. Ignores invalid times."""
     chosen = text_of("status")
     return PetQuery(
         text=text_of("q").strip(),

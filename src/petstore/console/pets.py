@@ -99,7 +99,7 @@ def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
 
 
 async def restore(request: ConsoleRequest) -> Response:
-    """Restores the animals with the submitted ids, or all animals that the submitted removal removed."""
+    """Restores the animals whose ids were submitted, or undoes the removal whose id was submitted."""
     form = await request.form()
     pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
     removal_id = form.text("removal")
@@ -118,7 +118,7 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """Restores all animals that a removal removed. Uses a background job if there are more than PETS_MAX.
+    """Undoes a removal by restoring its animals. Uses a background job if there are more than PETS_MAX.
 
     Raises OperatorError if the animals cannot be restored.
     """
@@ -141,7 +141,7 @@ def _restored_text(count: int) -> str:
 
 
 async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
-    """Finds the audit entries whose animals can be restored. Maps their numbers to the form field "id" or "removal"."""
+    """Maps the number of each audit entry whose animals can be restored to the form field to use: "id" or "removal"."""
     # If an animal was removed more than once, only the latest removal can be undone.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
@@ -215,7 +215,7 @@ async def _matches(
     request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
     counts: Result[dict[PetStatus, int]] | None,
 ) -> Matches | None:  # fmt: skip
-    """Returns the number of matches, or None if the operator is not searching or the number is unknown."""
+    """Returns the number of matches, or None if it is unknown or the operator is not searching."""
     if query == PetQuery(status=query.status):
         return Matches(counts.value[query.status], exact=True) if query.status and counts else None
     if not found.more:
@@ -297,7 +297,7 @@ def _form_of(pet: Pet) -> Form:
 
 
 def _changes_of(form: Form) -> PetChanges:
-    """Returns the form's values as changes. Raises InvalidBody if a value is missing or invalid."""
+    """Returns the form's values as PetChanges. Raises InvalidBody if a value is missing or invalid."""
     return PetChanges(**msgspec.structs.asdict(pet_of(form)))
 
 

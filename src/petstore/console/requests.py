@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is true, the part contains the first rows of a new search, and the address bar shows its URL.
+        If `first` is true, the part contains the first rows of a new search, whose URL the address bar shows.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:

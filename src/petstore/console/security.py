@@ -12,8 +12,8 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # maximum size of a query string in bytes, and maximum number of parameters
-ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only paths to which viewers can POST
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # per query string: maximum size in bytes and maximum number of parameters
+ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only paths that viewers can POST to
 # Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"

@@ -95,7 +95,7 @@ class Sessions:
         return cookie
 
     def find(self, cookie: str, *, automatic: bool = False) -> Session | None:
-        """Returns the cookie's session, or None if there is none or it has ended.
+        """Returns the session that the cookie identifies, or None if there is no such session or it has ended.
 
         If `automatic` is true, the request is an automatic refresh and does not count as activity.
         """
@@ -170,7 +170,7 @@ class FailureThrottle:
         self._others = 0
 
     def add(self, address: str) -> int | None:
-        """Returns how many failures were skipped since the last recorded one, or None if this one must be skipped."""
+        """Returns how many failures were skipped since the last recorded one, or None if this one is skipped too."""
         now, bucket = self._clock(), bucket_of(address)
         if not 0 <= now - self._minute_start < 60:
             self._minute_start, self._recorded = now, set()

@@ -22,7 +22,7 @@ HOME = "/live/overview"
 
 
 async def find_session(state: ConsoleState, cookie: str, *, automatic: bool) -> Session | None:
-    """Returns the cookie's session, with the operator's current role, or None if there is no valid session.
+    """Returns the cookie's session with the operator's current role, or None if there is no valid session.
 
     Ends the session if the operator has been revoked. Raises Unavailable.
     """
@@ -41,7 +41,7 @@ def sign_in_page(
     request: Request, error: str = "", status: int = 401, retry_after: int = 0, target: str = ""
 ) -> Response:
     """Returns the sign-in page. `target` is the page to open after signing in, by default the requested page."""
-    headers = {"hx-refresh": "true"}  # if htmx requested only a part of a page, makes it reload the whole page
+    headers = {"hx-refresh": "true"}  # if htmx requested a part of a page, tells it to reload the whole page
     if retry_after:
         headers["retry-after"] = str(retry_after)
     asks_for_page = request.method == "GET" and request.url.path != "/sign-in"
@@ -157,6 +157,6 @@ async def _signed_out(state: ConsoleState, session: Session, action: str, detail
 
 
 def _local_path(target: str) -> str:
-    """Returns the target if it is a path on this console, otherwise the home page. Prevents open redirects."""
+    """Returns the target if it is a path in this console, and the home page otherwise, to prevent open redirects."""
     is_local = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_local else HOME
