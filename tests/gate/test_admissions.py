@@ -1,4 +1,4 @@
-"""Admissions of keys: the gate's totals, and how they are added to the usage of keys, on every backend."""
+"""How the gate totals the admitted requests of each key, and how totals become usage, on every backend."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ from petstore.rate_limits import ADMITTED
 from petstore.store import Store
 from petstore.usage import DAY, HOUR, MINUTE, AdmissionTotal, KeyUsage
 
-AT = 1_800_000_000  # a whole hour
+AT = 1_800_000_000  # on the hour
 
 
 async def admit(
@@ -88,7 +88,7 @@ def test_totals_outlive_windows_and_a_new_opening(gate_at: GatePlace) -> None:
 
 
 def test_a_node_counts_what_it_admits_while_redis_is_down(own_redis: Redis, tmp_path: Path) -> None:
-    """It counts in its own file, which a process that starts later also reads."""
+    """The node counts in its own file, where a process that starts later finds the counts."""
     path = tmp_path / "fallback.mdb"
 
     def gate_of() -> FallbackGate:
@@ -152,7 +152,7 @@ def test_a_gate_that_begins_again_is_counted_from_zero(store_at: StorePlace) -> 
         await store.usage.add_admissions([total(100, epoch=1)], AT)
         await store.usage.add_admissions([total(4, epoch=2)], AT)
         assert await used(store) == 104
-        await store.usage.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # a late reading of epoch 1
+        await store.usage.add_admissions([total(101, epoch=1), total(4, epoch=2)], AT)  # epoch 1's total arrives late
         assert await used(store) == 105
 
     store_at.use(work)
@@ -229,7 +229,7 @@ def measures_of(server: Server, key: Key, operation: OperationName | None = None
 
 @pytest.mark.on("sqlite-lmdb")
 def test_a_copy_continues_where_the_usage_of_the_source_ended(petstore: Commands, tmp_path: Path) -> None:
-    """The copy includes admissions of the source's gate that no service had collected, and counts nothing twice."""
+    """The copy includes admissions that only the source's gate had counted, and counts nothing twice."""
     key = petstore.server.key()
 
     async def use(backends: Backends) -> None:
@@ -261,6 +261,6 @@ def test_after_a_restore_a_new_gate_counts_on_from_the_usage_of_the_backup(tmp_p
     old.server.act(use)
     old.text("backup", str(tmp_path / "backup.zip"))
     new.run("restore", str(tmp_path / "backup.zip"))
-    assert [row["requests"] for row in new.json("usage")] == [4]  # the fifth is in the gate, which has no backup
+    assert [row["requests"] for row in new.json("usage")] == [4]  # only the gate had counted the fifth
     new.server.act(use)
     assert [row["requests"] for row in new.json("usage")] == [4 + 5]

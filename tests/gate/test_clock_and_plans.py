@@ -1,4 +1,4 @@
-"""The decisions of each gate when the clock steps back, with and without a ban, and when a key's limits change."""
+"""What every gate decides when the clock steps back, with and without a ban, and when a key's limits change."""
 
 import math
 
@@ -11,7 +11,7 @@ from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, DAY, LIMITED, MINUTE, SECOND, Decision
 
 DAY_SECONDS = DAY // SECOND
-FEW = Limits(3, 100)  # the fourth refusal in a row causes a ban for a minute
+FEW = Limits(3, 100)  # the fourth refusal in a row triggers a one-minute ban
 FEW_A_DAY = Limits(3, 6)
 
 
@@ -20,14 +20,14 @@ async def ask_times(gate: Gate, count: int, limits: Limits, now: float) -> list[
 
 
 async def ban(gate: Gate, limits: Limits, now: float) -> Decision:
-    """Uses up the minute and causes a ban."""
+    """Uses up the minute's limit and then gets the key banned."""
     decisions = await ask_times(gate, 7, limits, now)
     assert [each.outcome for each in decisions] == [ADMITTED] * 3 + [LIMITED] * 3 + [BANNED]
     return decisions[-1]
 
 
 async def check_wait(gate: Gate, limits: Limits, now: float, wait: int) -> None:
-    """Asserts that `Retry-After` is correct. Requests are refused before that time, and admitted after it."""
+    """Asserts that the key is admitted once the `Retry-After` time has passed, but not a second earlier."""
     retry_after = math.ceil(wait / SECOND)
     assert (await ask(gate, "key_a", limits, now + retry_after - 1)).outcome is not ADMITTED
     assert (await ask(gate, "key_a", limits, now + retry_after)).outcome is ADMITTED
@@ -40,7 +40,7 @@ async def check_wait(gate: Gate, limits: Limits, now: float, wait: int) -> None:
 def test_a_clock_that_steps_back_over_the_end_of_a_minute_opens_no_second_window(gate_at: GatePlace, back: int) -> None:
     async def work(gate: Gate) -> None:
         await ask_times(gate, 3, FEW, NOW)
-        second = NOW + MINUTE / SECOND  # the first moment of the next window
+        second = NOW + MINUTE / SECOND  # the start of the next window
         assert [each.outcome for each in await ask_times(gate, 4, FEW, second)] == [ADMITTED] * 3 + [LIMITED]
         refused = await ask(gate, "key_a", FEW, second - back)
         assert (refused.outcome, refused.wait) == (LIMITED, MINUTE + back * SECOND)
@@ -66,7 +66,7 @@ def test_a_clock_that_steps_back_over_the_end_of_a_day_opens_no_second_day(gate_
 
 @pytest.mark.parametrize("back", [1, 60, 61, 3_600, DAY_SECONDS])
 def test_a_ban_stays_in_force_when_the_clock_steps_back_by_up_to_a_day(gate_at: GatePlace, back: int) -> None:
-    """The steps include the start of the minute in which the ban started, and the start of the day."""
+    """After a step of a window's length or more, the gate ignores that window, but not the ban."""
 
     async def work(gate: Gate) -> None:
         banned = await ban(gate, FEW_A_DAY, NOW)
@@ -79,14 +79,14 @@ def test_a_ban_stays_in_force_when_the_clock_steps_back_by_up_to_a_day(gate_at: 
 
 
 def test_a_ban_at_the_end_of_the_day_waits_for_the_day_too(gate_at: GatePlace) -> None:
-    """This is also true if the clock steps back over the end of that day."""
+    """The ban also stays in force if the clock steps back over the end of that day."""
 
     async def work(gate: Gate) -> None:
         await ask_times(gate, 3, FEW_A_DAY, NOW)
         late = NOW + DAY_SECONDS - 10
-        banned = await ban(gate, FEW_A_DAY, late)  # also uses up the day, and the ban ends after it
+        banned = await ban(gate, FEW_A_DAY, late)  # the day's limit is used up too, and the ban outlasts the day
         assert banned.reset == int((late + 60) * SECOND)
-        after = late + 61  # the next day, and the ban is over
+        after = late + 61  # the next day, after the ban
         assert [each.outcome for each in await ask_times(gate, 4, FEW_A_DAY, after)] == [ADMITTED] * 3 + [LIMITED]
         again = await ask(gate, "key_a", FEW_A_DAY, late - 1)  # the ban is in force again
         assert again.outcome is BANNED
@@ -96,7 +96,7 @@ def test_a_ban_at_the_end_of_the_day_waits_for_the_day_too(gate_at: GatePlace) -
 
 
 def test_a_clock_that_steps_back_by_more_than_a_day_ends_the_ban(gate_at: GatePlace) -> None:
-    """Otherwise, a clock that was years ahead would ban a key for years."""
+    """Otherwise, a key that was banned while the clock was years ahead would stay banned for years."""
 
     async def work(gate: Gate) -> None:
         await ban(gate, FEW, NOW)
@@ -126,7 +126,7 @@ def test_a_larger_plan_continues_the_open_windows(gate_at: GatePlace) -> None:
 def test_a_smaller_plan_counts_what_was_used_before(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
         await ask_times(gate, 8, Limits(10, 100), NOW)
-        refused = await ask(gate, "key_a", Limits(3, 5), NOW + 1)  # both windows are over their limit
+        refused = await ask(gate, "key_a", Limits(3, 5), NOW + 1)  # both limits are already exceeded
         assert (refused.outcome, refused.window, refused.limit, refused.remaining) == (LIMITED, "day", 5, 0)
         assert refused.reset == int((NOW + DAY_SECONDS) * SECOND)
         assert (await ask(gate, "key_a", Limits(10, 100), NOW + 2)).remaining == 1  # the refusal consumed nothing
@@ -137,7 +137,7 @@ def test_a_smaller_plan_counts_what_was_used_before(gate_at: GatePlace) -> None:
 
 def test_strikes_are_counted_against_the_limit_of_the_new_plan(gate_at: GatePlace) -> None:
     async def work(gate: Gate) -> None:
-        await ask_times(gate, 10, Limits(5, 100), NOW)  # five strikes, so that the next one causes a ban
+        await ask_times(gate, 10, Limits(5, 100), NOW)  # five strikes; the next one triggers a ban
         decisions = await ask_times(gate, 2, Limits(3, 100), NOW)
         assert [each.outcome for each in decisions] == [BANNED, BANNED]
 

@@ -40,7 +40,7 @@ def test_each_slot_has_the_owner_that_the_cluster_names() -> None:
     owners = owners_in(shards, "asked.example")
     assert len(owners) == SLOTS
     assert owners[:10] == [("one.example", 7000)] * 10
-    assert set(owners[10:-1]) == {("asked.example", 7001)}  # a server that does not know its own name
+    assert set(owners[10:-1]) == {("asked.example", 7001)}  # this server does not know its own name
     assert owners[-1] is None
 
 
@@ -118,7 +118,7 @@ def test_the_fallback_decides_for_a_shard_that_takes_no_writes(redis_cluster: Re
         assert await gate.keys_version("live") == version and not gate.degraded()
         assert (
             await gate.admit("live", key_id, Limits(9, 9), version - 1, NOW, "other") is None
-        )  # a key has changed since
+        )  # as if a key had changed since then
         for versions in zip(*(a[1] for a in admitted if a), strict=True):
             assert len(set(versions)) == 2 and max(versions) < 0  # so no cached page is used
         return [a[0].remaining for a in admitted if a]
@@ -135,7 +135,7 @@ def test_the_fallback_decides_for_a_shard_that_takes_no_writes(redis_cluster: Re
 def test_a_shard_that_is_down_fails_its_own_keys_only(
     tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other keys get a decision immediately in every round, and each is counted once."""
+    """Requests for other shards are decided immediately in every round, and each is counted once."""
     rounds = 5
 
     async def work(gate: Gate) -> None:
@@ -190,13 +190,13 @@ def test_a_slot_without_owner_fails_its_own_keys_until_it_has_one(tmp_path: Path
         owner = cluster.clients[shard_of(key_record("key_0"))]
         for client in (owner, *cluster.clients):
             client.config_set("cluster-require-full-coverage", "no")
-            with contextlib.suppress(ResponseError):  # it may already know this from the other servers
+            with contextlib.suppress(ResponseError):  # the other servers may already have told it
                 client.execute_command("CLUSTER DELSLOTS", slot)
         place.use(work, REFUSE)
 
 
 def test_a_shard_that_is_reset_fails_its_own_keys_until_its_slots_have_an_owner(tmp_path: Path) -> None:
-    """It replies that the Cluster is down, and it is the first server that the gate asks for the slots."""
+    """The shard replies that the cluster is down. It is the first server that the gate asks for the slot map."""
 
     async def work(gate: Gate) -> None:
         for name in (lost, well):
@@ -214,9 +214,9 @@ def test_a_shard_that_is_reset_fails_its_own_keys_until_its_slots_have_an_owner(
             with contextlib.suppress(Unavailable):
                 await ask(gate, lost, PLENTY)
                 break
-            await asyncio.sleep(0.02)  # polls a condition, within a deadline
+            await asyncio.sleep(0.02)  # polls until the deadline
         assert time.monotonic() < deadline
-        # The gate has closed its connection, so only this test's is left, and its refreshing has ended.
+        # Only this test is still connected to the shard, and the gate has stopped refreshing its slot map.
         assert await eventually(lambda: len(cluster.clients[down].client_list()) == 1)
         assert await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
@@ -274,7 +274,7 @@ def test_a_moving_slot_is_followed(tmp_path: Path, what: str) -> None:
         async with asyncio.timeout(60):
             while (after := await gate.keys_version("live")) != await gate.keys_version("live"):
                 pass  # until the gate knows the new owner
-        assert (after > version) == (what == "the versions")  # the new owner may not have the newest
+        assert (after > version) == (what == "the versions")  # the new owner might not have the latest versions
         assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 6
 
     name = key_record("key_0") if what == "a record" else VERSIONS_RECORD
@@ -286,7 +286,7 @@ def test_a_moving_slot_is_followed(tmp_path: Path, what: str) -> None:
 
 
 def test_a_cluster_that_is_created_after_the_start_is_found(tmp_path: Path) -> None:
-    """This is also true if more hosts before it do not respond than one batch has time for."""
+    """The gate finds the cluster even if one batch runs out of time on unresponsive hosts that are listed before it."""
     with contextlib.ExitStack() as stack:
         node = stack.enter_context(running(Redis("--cluster-enabled", "yes", "--databases", "1")))
         client: Any = stack.enter_context(contextlib.closing(Client(port=node.port)))

@@ -1,4 +1,4 @@
-"""Redis with records that the gate cannot have written, and with a script that fails."""
+"""How the Redis gate treats records that it cannot have written, and errors in its script."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def packed(*fields: int) -> bytes:
     return struct.pack(f"<{len(fields)}q", *fields)
 
 
-# Commands after the record's name.
+# Redis commands that store a value of another type. `forge` inserts the record's name.
 OTHER_TYPES: dict[str, tuple[Any, ...]] = {
     "list": ("RPUSH", "x"), "hash": ("HSET", "field", "x"), "set": ("SADD", "x"),
     "sorted set": ("ZADD", "1", "x"), "stream": ("XADD", "*", "field", "x"),
@@ -146,7 +146,7 @@ def test_a_forged_record_of_an_address_is_replaced_and_the_limit_holds(
 
 @contextlib.contextmanager
 def script_of(text: str) -> Iterator[None]:
-    """Makes every call run this script within the context."""
+    """Replaces the gate's script while the context is open."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(script, "LOAD_SCRIPT", ("SCRIPT", "LOAD", text))
         patch.setattr(script, "SCRIPT_SHA1", hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
@@ -154,9 +154,9 @@ def script_of(text: str) -> Iterator[None]:
 
 
 ERRORS = {
-    "an error of its own": "error('a bug')",
+    "a Lua error": "error('a bug')",
     "an unknown command": "return redis.call('NOSUCHCOMMAND')",
-    "an error of a command": "redis.call('SET', 'x', '1') return redis.call('LPUSH', 'x', '1')",
+    "a failing command": "redis.call('SET', 'x', '1') return redis.call('LPUSH', 'x', '1')",
     "wrong syntax": "return (",
 }
 

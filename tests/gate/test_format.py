@@ -1,4 +1,4 @@
-"""Which gate files and Redis records a version recognises, and what remains after a start was killed."""
+"""Which gate files and Redis records the gate recognises, and what a killed start leaves behind."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ NEWER = b"%d" % (int(FORMAT) + 1)
 
 
 def write(path: Path, records: dict[bytes, bytes]) -> None:
-    """Creates an LMDB file, without its lock file."""
+    """Creates an LMDB file and deletes its lock file."""
     with lmdb.open(str(path), subdir=False, map_size=1 << 20) as env, env.begin(write=True) as txn:
         for name, value in records.items():
             txn.put(name, value)
@@ -36,7 +36,7 @@ def write(path: Path, records: dict[bytes, bytes]) -> None:
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Returns the content and the modification time of every file."""
+    """Returns the content and modification time of each file, by name."""
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
 
 
@@ -53,7 +53,7 @@ USES: dict[str, Callable[[Path], object]] = {
 }
 UNRECOGNISED = {
     "other records": {b"name": b"value"},
-    # The records that development builds wrote.
+    # Records as development builds wrote them.
     "development build": {b"vlive": bytes(24), b"vstaging": bytes(24), b"kkey_1": bytes(72)},
     "odd format": {FORMAT_RECORD: b"one"},
 }
@@ -128,7 +128,7 @@ def test_a_refused_fallback_file_is_left_untouched(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-# A start that is killed
+# Killed during the start
 
 
 def kill(*_: object, **__: object) -> None:
@@ -136,7 +136,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 class KilledAtCommit:
-    """An LMDB environment and its transactions. Kills the process at the end of the first transaction that writes."""
+    """Wraps an LMDB environment. Kills the process just before the first transaction commits."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -170,7 +170,7 @@ def before_the_allocation(patch: pytest.MonkeyPatch) -> None:
 
 def before_the_first_commit(patch: pytest.MonkeyPatch) -> None:
     opened = lmdb.open
-    patch.setattr(lmdb, "open", lambda *args, **options: KilledAtCommit(opened(*args, **options)))  # a new file's
+    patch.setattr(lmdb, "open", lambda *args, **options: KilledAtCommit(opened(*args, **options)))
 
 
 def after_the_first_commit(patch: pytest.MonkeyPatch) -> None:

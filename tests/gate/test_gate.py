@@ -95,7 +95,7 @@ def test_a_key_that_was_marked_valid_is_known_to_all_until_it_is_forgotten(gate_
     async def look(gate: Gate) -> None:
         assert await gate.was_valid(one) and not await gate.was_valid(other)
         await gate.mark_valid(one, NOW, valid=False)
-        await asyncio.sleep(0.002)  # Redis lets it expire after a millisecond
+        await asyncio.sleep(0.002)  # Redis expires it after a millisecond
         assert not await gate.was_valid(one)
 
     gate_at.use(mark)
@@ -138,7 +138,7 @@ def test_records_can_be_read_and_replaced(gate_at: GatePlace) -> None:
             many["key_2499"],
         ]
         portions = [rows async for rows in gate.all_windows()]
-        assert max(map(len, portions)) < 2_000  # Redis takes the requested number as a hint
+        assert max(map(len, portions)) < 2_000  # Redis treats the requested count as a hint
         assert sorted(row for rows in portions for row in rows) == sorted(many.items())
         assert (await ask(gate, "key_0007", Limits(100, 100))).remaining == 29
 

@@ -1,4 +1,4 @@
-"""The gate in a file uses one transaction for the steps of all requests in one iteration of the event loop."""
+"""The LMDB gate handles all requests of one event-loop iteration in one transaction."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_a_request_that_is_given_up_does_not_hold_up_the_others(tmp_path: Path) 
         await asyncio.sleep(0)
         asking[1].cancel()
         await asyncio.wait(asking)
-        # The gate had counted it when it was given up, or not: what the others see stays in order.
+        # Whether or not the cancelled request was counted, the others get counts in order.
         assert asking[0].result().remaining == 8 and asking[2].result().remaining in (6, 7)
 
     use_lmdb(tmp_path, work)

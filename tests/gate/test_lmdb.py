@@ -1,4 +1,4 @@
-"""The gate in a file: sweeping, reading, a full disk, and the file."""
+"""The LMDB gate: sweeping, reading, a full disk, and its file."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ def test_marks_of_valid_keys_are_removed_after_30_days(tmp_path: Path) -> None:
 
 def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     async def work(gate: LmdbGate) -> None:
-        for number in range(1_200):  # the addresses with the lower numbers stay
+        for number in range(1_200):  # the first 600 addresses stay
             address = f"192.0.{number // 250}.{number % 250}"
             await gate.admit_address("live", address, TOMORROW if number < 600 else NOW)
         for number in range(1_200):
@@ -53,7 +53,7 @@ def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:
         for _ in range(10):
             await gate.sweep(TOMORROW)
             left.append(gate.records - 3 - 1200)  # without the format, the versions and the keys
-        # 250 records in a sweep: the first addresses, the other ones, the marks; the keys are passed over at once.
+        # A sweep examines 250 records: current addresses, then old addresses, then marks. It skips all keys at once.
         assert left == [2400, 2400, 2250, 2000, 1751, 1501, 1251, 1001, 751, 600]
 
     use_lmdb(tmp_path, work)
@@ -61,7 +61,7 @@ def test_a_sweep_continues_where_the_last_one_ended(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_sweeping_keeps_up_with_ever_new_addresses(tmp_path: Path) -> None:
-    """Uses 1/25 of the number of addresses that the default batch size is designed for."""
+    """Adds addresses at 1/25 of the rate that the default batch size is designed for."""
     each_second = 40
 
     async def work(gate: LmdbGate) -> int:
@@ -73,7 +73,7 @@ def test_sweeping_keeps_up_with_ever_new_addresses(tmp_path: Path) -> None:
             most = max(most, gate.records)
         return most
 
-    # The minute in which a record matters, and the time that sweeping takes to come to each record.
+    # A record is needed for 60 s, and then sweeping may take 150 s to reach it.
     assert use_lmdb(tmp_path, work, sweep_batch=10) < each_second * (60 + 150)
 
 
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_grow_is_an_outage_until_it_can(tmp_path: Path, caplo
             await gate.sweep(NOW)
             if "gate back" in events():
                 break
-            await asyncio.sleep(0.01)  # polls a condition, within five seconds
+            await asyncio.sleep(0.01)  # polls for at most five seconds
         assert events() == ["gate down", "gate back"]
 
     use_lmdb(tmp_path, work, initial_size=256 * 1024)

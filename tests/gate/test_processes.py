@@ -1,4 +1,4 @@
-"""Several processes use the gate's file: growth, the shared quota, and killed processes."""
+"""Several processes share the gate's file: growth, the shared quota, and killed processes."""
 
 import fcntl
 import multiprocessing
@@ -143,11 +143,11 @@ def _read_until_killed(path: Path, reading: Event) -> None:
     env = lmdb.open(str(path), subdir=False, map_size=path.stat().st_size)
     with env.begin():
         reading.set()
-        time.sleep(60)  # until the kill
+        time.sleep(60)  # until it is killed
 
 
 def test_the_file_does_not_grow_on_behalf_of_a_killed_reader(tmp_path: Path) -> None:
-    """LMDB keeps every page that a reader could still need, and a sweep detects readers that have ended."""
+    """LMDB keeps every page that a reader might still need. A sweep detects readers whose process has ended."""
     path = tmp_path / "gate.mdb"
     use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", PLENTY), initial_size=SMALL)
     reading = multiprocessing.Event()

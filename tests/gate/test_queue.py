@@ -88,7 +88,7 @@ def test_a_batch_has_at_most_500_calls_and_the_queue_is_measured(redis: Redis) -
         GATE_BATCH.cells.clear()
         await asyncio.gather(*(gate.admit("live", f"key_{i}", PLENTY, version, NOW, "other") for i in range(1_200)))
         assert GATE_QUEUE.cells[()] == 0
-        await gate.keys_version("live")  # a batch without calls is not observed
+        await gate.keys_version("live")  # a batch without calls is not recorded
         *counts, total = GATE_BATCH.cells[()]
         assert (sum(counts), total) == (3, 1_200)
 
@@ -97,7 +97,7 @@ def test_a_batch_has_at_most_500_calls_and_the_queue_is_measured(redis: Redis) -
 
 
 async def two_calls(gate: RedisGate, link: FaultyLink, change: Callable[[Any], Any]) -> list[Any]:
-    """Returns the results or errors of two calls in one batch if the link changes the results."""
+    """Makes two calls in one batch and applies `change` to its results. Returns each call's result or error."""
     version = await gate.keys_version("live")
     run_script = link.run_script
 
@@ -199,7 +199,7 @@ def test_a_missing_result_is_a_bug_and_every_caller_gets_a_reply(redis: Redis) -
 
 
 class WithoutReader:
-    """A connection of a redis-py that keeps its stream under another name."""
+    """A connection of a hypothetical redis-py version that has renamed the `_reader` attribute."""
 
     def __init__(self, **options: Any) -> None:
         self._connection = Connection(**options)
@@ -211,7 +211,7 @@ class WithoutReader:
 
 
 def test_a_redis_py_without_reader_is_a_bug_and_no_outage(redis: Redis, tmp_path: Path) -> None:
-    """Without the stream, the gate could not tell a closed connection from an open one."""
+    """Without `_reader`, the gate could not tell a closed connection from an open one."""
 
     async def work() -> None:
         link = SingleLink({**connection_options(redis.url()), "connection_class": WithoutReader})
@@ -280,7 +280,7 @@ def test_closing_ends_the_connection(redis: Redis, tmp_path: Path, outage: Any) 
     def connections() -> int:
         with contextlib.closing(Client.from_url(place.url or "")) as client:
             database = str(client.client_info()["db"])
-            return sum(each["db"] == database for each in client.client_list()) - 1  # without this client
+            return sum(each["db"] == database for each in client.client_list()) - 1  # not counting this client
 
     async def work() -> None:
         gate = place.open(GatePolicy(outage=outage))
@@ -316,7 +316,7 @@ def test_calls_that_wait_at_closing_fail_at_once(redis: Redis, turns: int) -> No
 
         link.run_script = never
         calls = [asyncio.ensure_future(gate.admit("live", f"key_{i}", PLENTY, 0, NOW, "other")) for i in range(600)]
-        calls.append(asyncio.ensure_future(gate.keys_version("live")))  # type: ignore[arg-type]  # only its error counts
+        calls.append(asyncio.ensure_future(gate.keys_version("live")))  # type: ignore[arg-type]  # only its error matters
         for _ in range(turns):
             await asyncio.sleep(0)
         await gate.close()
@@ -328,7 +328,7 @@ def test_calls_that_wait_at_closing_fail_at_once(redis: Redis, turns: int) -> No
 
 
 def test_cancelled_calls_never_shift_the_replies_of_others(redis: Redis, tmp_path: Path) -> None:
-    """Every key has a different limit, so the test notices a reply that belongs to another key."""
+    """Every key has a different limit, so that a reply meant for another key is noticed."""
     dice = random.Random(5)
 
     async def one(gate: Gate, number: int) -> int:

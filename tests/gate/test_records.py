@@ -1,4 +1,4 @@
-"""The record of a key: its bytes, and different versions of the service, with more or fewer operations, on one gate."""
+"""The bytes of a key's record, and one gate shared by versions of the service with more or fewer operations."""
 
 import asyncio
 import struct
@@ -24,7 +24,7 @@ T = TypeVar("T")
 FOUR: tuple[OperationName, ...] = ("other", "listPets", "createPet", "getPet")
 FIVE: tuple[OperationName, ...] = (*FOUR, "deletePet")
 START = int(NOW * SECOND)
-UNKNOWN = bytes(range(240, 256)) * 2 + b"odd"  # data that a later version may store after the known counts
+UNKNOWN = bytes(range(240, 256)) * 2 + b"odd"  # data that a later version might append
 
 
 def put(place: GatePlace, key_id: str, record: bytes) -> None:

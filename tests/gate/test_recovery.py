@@ -84,7 +84,7 @@ def test_a_file_in_use_during_another_boot_is_set_aside_with_its_lock(
 
 
 def test_counting_starts_over_after_a_power_cut(tmp_path: Path) -> None:
-    """The file may still be readable. `make prove` tests files with pages of different ages."""
+    """The file is not used even if it is still readable. `make prove` tests files with pages of different ages."""
 
     def remaining() -> int:
         return use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining
@@ -215,7 +215,7 @@ def test_reading_creates_no_lock_file(file: Path) -> None:
 def test_a_crash_of_the_reading_process_is_silent_and_harmless(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Reading a damaged file can crash a process, regardless of how its parent handles such signals."""
+    """A damaged file can crash the process that reads it. Inherited signal handlers must not hide the crash."""
 
     def crash(*_: object, **__: object) -> None:
         os.write(2, b"a message of the library")

@@ -42,7 +42,7 @@ EDGES = [0, 1, 999, 59_999, 60_000, 60_001, 86_399_999, 86_400_000, 86_400_001, 
 
 
 def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> None:
-    """The decisions, windows and counts are the same, even if the clock is set back."""
+    """Decisions, windows and counts must match, even if the clock is set back."""
     dice = random.Random(2030)
 
     async def compare() -> int:
@@ -62,7 +62,7 @@ def test_the_script_decides_random_requests_as_the_rules_do(redis: Redis) -> Non
             for _ in range(125):
                 now += dice.choice(EDGES) if dice.random() < 0.1 else dice.randint(0, pace)
                 keys = [dice.randrange(50) for _ in range(400)]
-                future = asyncio.get_running_loop().create_future()  # no call awaits it
+                future = asyncio.get_running_loop().create_future()  # nothing awaits it
                 numbers = [dice.randrange(len(COUNTED)) for _ in keys]
                 calls = [
                     ScriptCall(records[key], KEY_LIVE, version, *limits[key], future, number)
@@ -137,9 +137,9 @@ def test_every_record_but_those_of_keys_expires(redis: Redis, tmp_path: Path) ->
     with contextlib.closing(Client.from_url(place.url)) as client:
         names = list(client.scan_iter(count=1000))
         assert len(names) == 6
-        keys = {f"petstore/1/key/{{key_{letter}}}".encode() for letter in "abcd"}  # braces: Redis' hash tag
+        keys = {f"petstore/1/key/{{key_{letter}}}".encode() for letter in "abcd"}  # braces mark the hash tag
         assert all(name.startswith(b"petstore/1/") for name in names)
-        assert all(client.pttl(name) == -1 for name in keys)  # counts that are not collected must not be lost
+        assert all(client.pttl(name) == -1 for name in keys)  # counts must not expire before they are collected
         assert all(0 < client.pttl(name) <= 31 * 86_400_000 for name in set(names) - keys)
 
 
@@ -162,7 +162,7 @@ def test_the_script_is_sent_once(own_redis: Redis, tmp_path: Path) -> None:
     with contextlib.closing(Client(port=own_redis.port)) as client:
         done = {name: figures["calls"] for name, figures in client.info("commandstats").items()}
     loads = done.get("cmdstat_script|load") or done["cmdstat_script"]  # Redis 7 and later count subcommands
-    assert (loads, done["cmdstat_evalsha"]) == (1, 6)  # the first one before the script was loaded
+    assert (loads, done["cmdstat_evalsha"]) == (1, 6)  # the first EVALSHA came before the script was loaded
 
 
 def test_the_reply_to_a_cancelled_command_goes_to_no_other(redis: Redis) -> None:
@@ -234,7 +234,7 @@ def test_while_redis_is_down_a_node_continues_without_caches(own_redis: Redis, t
         before = await gate.keys_version("live")
         first = await gate.admit("live", "key_a", limits, before, NOW, "other")
         own_redis.kill()
-        assert await gate.admit("live", "key_a", limits, before, NOW, "other") is None  # read the key again
+        assert await gate.admit("live", "key_a", limits, before, NOW, "other") is None  # look the key up again
         assert gate.degraded()
         version = await gate.keys_version("live")
         admitted = [await gate.admit("live", "key_a", limits, version, NOW, "other") for _ in range(4)]
@@ -321,7 +321,7 @@ def test_versions_do_not_come_again_when_redis_lost_its_records(redis: Redis, tm
 
 
 def test_opening_the_gate_raises_all_versions(redis: Redis, tmp_path: Path) -> None:
-    """After a failover, the server may not have the newest versions."""
+    """After a failover, the server might not have the latest versions."""
     place = GatePlace(tmp_path, redis.url())
     before, after = place.use(all_versions), place.use(all_versions)
     assert all(after[name] > before[name] for name in before), (before, after)

@@ -60,7 +60,7 @@ def test_a_shard_that_left_the_cluster_is_not_asked(tmp_path: Path, what: str) -
 
 
 def replaced(cluster: RedisCluster, cut: int, replica: Redis) -> None:
-    """Cuts off a primary. It still considers itself the owner of its slots, which its replica has taken over."""
+    """Lets a replica take over a primary's slots. The primary is cut off and still considers itself their owner."""
     old = cluster.clients[cut]
     its_id = old.execute_command("CLUSTER MYID")
     with contextlib.closing(Client(port=replica.port)) as new:
@@ -85,7 +85,7 @@ def owner(client: Any, slot: int) -> int:
 @pytest.mark.thorough
 @pytest.mark.parametrize("what", ["records", "the versions"])
 def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> None:
-    """Neither a gate in use, nor a gate that is opened later and connects to it first, uses it."""
+    """This is true for a gate in use, and for one that is opened later and connects to that primary first."""
     with cluster_running() as cluster, running(Redis(*CLUSTER_NODE)) as replica:
         cut = shard_of(VERSIONS_RECORD) if what == "the versions" else (shard_of(VERSIONS_RECORD) + 1) % 3
 
@@ -109,7 +109,7 @@ def test_a_primary_that_was_cut_off_is_not_asked(tmp_path: Path, what: str) -> N
 def test_a_shard_that_takes_no_writes_is_down_until_it_does(
     redis_cluster: RedisCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This happens during a failover by the operator. The shard still answers a PING."""
+    """Redis pauses writes like this during a manual failover. The shard still answers PING."""
     paused = (shard_of(VERSIONS_RECORD) + 1) % 3
     client = redis_cluster.clients[paused]
 
@@ -146,7 +146,7 @@ def test_a_slot_that_moves_twice_is_followed(tmp_path: Path, what: str) -> None:
         cluster.end_move([slot], second)
         cluster.begin_move(slot, name, second, third)
         after = await gate.keys_version("live")
-        assert (after > version) == (what == "the versions")  # the new owner may not have the newest
+        assert (after > version) == (what == "the versions")  # the new owner might not have the latest versions
         assert (await ask(gate, "key_0", Limits(9, 9))).remaining == 7
 
     name = key_record("key_0") if what == "a record" else VERSIONS_RECORD

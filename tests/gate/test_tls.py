@@ -42,7 +42,7 @@ def cluster_proxies(certificate: Certificate) -> Iterator[list[TlsProxy]]:
 
 @pytest.fixture(params=["server", "sentinel", "cluster"])
 def behind_tls(request: pytest.FixtureRequest, redis: Redis) -> Places:
-    """Starts proxies with a certificate. Yields the URL without its query, and the proxies."""
+    """Returns a function that starts TLS proxies. It yields the URL without its query, and the proxies."""
 
     @contextlib.contextmanager
     def server(made: Certificate) -> Iterator[tuple[str, list[TlsProxy]]]:
@@ -78,7 +78,7 @@ def test_every_connection_is_encrypted(behind_tls: Places, certificate: Certific
         place = GatePlace(tmp_path, f"{url}?ssl_ca_certs={certificate.chain}")
         assert place.use(work, REFUSE) == [8, 7]
         assert all(proxy.encrypted for proxy in proxies)
-    gc.collect()  # warns, which is an error in tests, about a connection that was not closed properly
+    gc.collect()  # warns about connections that were not closed properly; in tests, warnings are errors
 
 
 @pytest.mark.parametrize("fault", ["another authority", "the system's authorities", "another name"])
@@ -120,7 +120,7 @@ def test_sentinels_have_a_separate_login(redis: Redis, tmp_path: Path) -> None:
 def test_a_link_creates_one_ssl_context(
     behind_tls: Places, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Creating one takes 40 ms and blocks the event loop."""
+    """Creating an SSL context blocks the event loop for 40 ms."""
     created, create = 0, ssl.create_default_context
 
     def counted(*args: str, **options: str | None) -> ssl.SSLContext:

@@ -67,7 +67,7 @@ def test_an_idle_connection_that_the_server_closed_is_no_outage(
                     client.client_kill_filter(_type="normal", skipme=True)
             await asyncio.sleep(0.05)  # until the event loop notices
             await gate.windows(["key_a"])  # connects again, but runs no script
-            assert await gate.keys_version("live") > version  # it may be another server, so all versions are raised
+            assert await gate.keys_version("live") > version  # this might be another server, so all versions are raised
 
     ports = [redis.port, *(node.port for node in redis_cluster.nodes)]
     for url in (redis.url(), redis_cluster.url()):

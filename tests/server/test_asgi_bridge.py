@@ -20,7 +20,7 @@ class Download:
     def __init__(self, parts: int, *, fails: bool) -> None:
         self._parts = parts
         self._fails = fails
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.ended = False
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[..., Any]) -> None:
@@ -40,7 +40,7 @@ class Download:
             self.ended = True
 
     async def _listen(self, receive: Callable[[], Awaitable[Any]]) -> None:
-        self.heard.append((await receive())["type"])
+        self.received.append((await receive())["type"])
 
 
 def serve(app: Download) -> tuple[Any, Transport]:
@@ -54,7 +54,7 @@ def test_a_response_arrives_whole_and_the_application_learns_that_it_is_over() -
         connection.data_received(GET)
         await until(lambda: app.ended)
         await until(lambda: len(transport.data.partition(b"\r\n\r\n")[2]) == 100 * len(PART))
-        assert app.heard == ["http.disconnect"] and not transport.closed
+        assert app.received == ["http.disconnect"] and not transport.closed
 
     asyncio.run(work())
 
@@ -70,8 +70,8 @@ def test_a_client_that_goes_away_ends_the_application(sent_before: int) -> None:
         await until(lambda: transport.closed or len(transport.data) > sent_before * len(PART))
         transport.close()
         connection.connection_lost(None)
-        await until(lambda: app.heard)
-        assert app.heard == ["http.disconnect"]
+        await until(lambda: app.received)
+        assert app.received == ["http.disconnect"]
 
     asyncio.run(work())
 

@@ -47,7 +47,7 @@ def closing(message: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def over_a_socket(server: HttpServer) -> AsyncIterator[tuple[Connection, asyncio.StreamReader]]:
-    """Opens a connection to a client that reads little at a time. Yields both, and closes them at the end."""
+    """Connects a client that reads little at a time. Yields the connection and the client's reader."""
     async with await listen(server) as listening, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname(), limit=1024)
         while not server.connections:
@@ -151,7 +151,7 @@ def test_a_client_that_takes_no_responses_is_cut_off(behind: bytes) -> None:
         async with over_a_socket(server) as (connection, _):
             connection.data_received(ALIVE * 8 + behind)
             for waited in (0, WRITE_TIMEOUT + 1, 2 * WRITE_TIMEOUT + 2):
-                await asyncio.sleep(0.05)  # until the kernel accepts no more
+                await asyncio.sleep(0.05)  # until the kernel's buffers are full
                 if connection in server.connections:
                     connection.sweep(server.now + waited)
             await asyncio.sleep(0)
@@ -250,7 +250,7 @@ def test_of_an_upload_only_what_may_be_in_memory_is_counted() -> None:
         connection.data_received(upload(9_000_000))
         for turn in range(1, 10):
             connection.data_received(b"x" * 500_000)
-            await until(lambda: app.read == turn * 500_000)  # noqa: B023  # awaited in the same turn
+            await until(lambda: app.read == turn * 500_000)  # noqa: B023  # awaited in the same iteration
         connection.sweep(server.now)
         assert server.held < 300_000
 
@@ -305,7 +305,7 @@ def test_the_address_that_holds_most_is_closed_first(tmp_path: Path, monkeypatch
         assert 1 <= closed.count(True) < 9
         for connection, transport in greedy:
             if transport.aborted:
-                connection.data_received(b"x" * 5_000)  # it has already arrived
+                connection.data_received(b"x" * 5_000)  # data that had already arrived
                 connection.connection_lost(None)
         assert len(server.connections) == 1 + closed.count(False)
         others = [connected(server, f"198.51.100.{number}") for number in range(60)]  # idle, from many addresses
@@ -349,10 +349,10 @@ def test_thousands_of_requests_in_one_read_do_not_keep_others_waiting(tmp_path: 
 @pytest.mark.parametrize("last", [b"GET /healthz HTTP/1.0\r\n\r\n", closing(ALIVE)], ids=["1.0", "close"])
 def test_what_comes_behind_the_last_request_is_not_answered(tmp_path: Path, last: bytes) -> None:
     async def work(running: Running) -> None:
-        complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         assert await sent(HttpServer(running.app), ALIVE + last + b"x") == [200, 200]
-        assert not complaints
+        assert not errors
 
     use_app(tmp_path, work)
 

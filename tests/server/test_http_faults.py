@@ -18,7 +18,7 @@ from harness.servers import Key, Server
 from harness.wire import Received, Response, receive, request, split
 from petstore.pets import Pet
 
-WITHIN = 20.0  # the service promises 10 s, and the rest is a margin for a machine that is busy with other tests
+WITHIN = 20.0  # the service promises 10 s; the rest is a margin for a busy machine
 RATE_LIMIT_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
 
 # `petstore serve` limits the time for a request's head and checks its format. Other servers have their own rules.
@@ -30,7 +30,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def head(key: Key, *fields: str) -> bytes:
-    """Returns the head of a create, including the empty line."""
+    """Returns the head of a create request, including the blank line."""
     lines = ["POST /v1/pets HTTP/1.1", "Host: petstore.test", f"Authorization: Bearer {key.secret}", *fields]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
@@ -59,7 +59,7 @@ def is_error(response: Response, status: int, code: str) -> bool:
 
 
 def trickle(server: Server, beginning: bytes, drop: bytes) -> Received:
-    """Sends the start at once, and then a few bytes every half second, until the server closes the connection."""
+    """Sends `beginning`, and then `drop` every half second until the server closes the connection."""
     with connect(server) as connection:
         began = time.monotonic()
         connection.sendall(beginning)
@@ -80,7 +80,7 @@ def trickle(server: Server, beginning: bytes, drop: bytes) -> Received:
 
 @only_petstore_serve
 def test_trickled_requests_are_ended_within_10_seconds(server: Server, key: Key) -> None:
-    """If the head is slow, the server closes the connection. If the body is slow, it also sends a 408."""
+    """If the head is slow, the server just closes the connection. If the body is slow, it first sends a 408."""
     cases = {
         "head": (b"GET /v1/pets HTTP/1.1\r\nHost: petstore.test\r\n", b"X-Drop: 1\r\n"),
         "part of a line": (b"GET /v1/pe", b"t"),
@@ -111,7 +111,7 @@ def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Serve
             began = time.monotonic()
             for piece in filter(None, pieces):
                 connection.sendall(piece)
-                time.sleep(0.05)  # so that it is usually read separately, although the response is the same
+                time.sleep(0.05)  # usually makes the server read each piece separately
             received = receive(connection)
         (response,) = split(received.data)
         assert is_error(response, 400, "invalid_body"), cut
@@ -139,7 +139,7 @@ def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server:
     behind = request("GET", "/v1/pets?limit=1", key.headers, b"x" * 69_000)
     with connect(server) as connection:
         connection.sendall(request("POST", "/v1/pets", key.headers, new_pet("Rex")) + behind)
-        time.sleep(0.2)  # so that it usually arrives separately
+        time.sleep(0.2)  # so that the next request usually arrives separately
         connection.sendall(request("GET", "/v1/pets?limit=1", key.headers, close=True))
         received = receive(connection)
     assert [response.status for response in split(received.data)] == [201, 200, 200]
@@ -173,13 +173,13 @@ def test_client_gone_in_the_middle_of_a_body_adds_nothing(
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answers = split(receive(connection).data)
-    assert all(400 <= answer.status < 500 for answer in answers)  # a client error, if there is still a response
+    assert all(400 <= answer.status < 500 for answer in answers)  # any response is a client error
     assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
     assert named(server, name) == []
 
 
 def test_client_gone_right_after_a_create_adds_it_once_whole(server: Server, client: httpx.Client, key: Key) -> None:
-    """Either the lost create or its retry adds the animal, but there must be exactly one."""
+    """Either an abandoned create or the retry adds the animal. There must be exactly one."""
     name = f"Once {uuid.uuid4()}"
     headers = key.headers | {"Idempotency-Key": str(uuid.uuid4())}
     for _ in range(10):

@@ -26,7 +26,7 @@ MODULES = (
     "web.admission", "web.client_address", "web.preferences", "web.requests", "console.background", "console.forms",
     "console.pet_files", "console.security", "console.sessions",
 )  # fmt: skip
-# Clients do not notice these: bounds of caches, intervals of counting, timeouts on shutdown, and page sizes.
+# Clients do not notice these limits: cache sizes, counting intervals, shutdown timeouts and page sizes.
 INTERNAL = {
     "SPELLINGS_MAX", "SPELLING_LENGTH_MAX", "HEAD_UNCOUNTED_MAX", "METHOD_MAX", "UNCOUNTED_MAX", "DRAIN_TIMEOUT",
     "HANDSHAKES_TIMEOUT", "CACHED_KEYS_MAX", "MARKED_KEYS_MAX", "ADDRESSES_MAX", "COUNTERS_MAX", "JOBS_MAX",
@@ -35,7 +35,7 @@ INTERNAL = {
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """Returns the value and the name of each limit, and what happens beyond it."""
+    """Returns the value and name of each limit, and what happens when it is exceeded."""
     table = (ROOT / "docs/reference/limits.md").read_text()
     return re.findall(r"(?m)^\|[^|]*\| ([^|]+?) \| `([\w.]+)` \| ?([^|]*?) ?\|$", table)
 
@@ -72,7 +72,7 @@ def source(module: str) -> str:
 
 
 def beyond(key: Key) -> dict[str, bytes]:
-    """Returns a message that is slightly beyond each limit, by the name of the limit."""
+    """Returns messages that slightly exceed a limit, by the name of the limit."""
 
     def head(*fields: str, start: str = "GET /v1/pets", host: str = "petstore.test") -> bytes:
         return "\r\n".join([f"{start} HTTP/1.1", f"Host: {host}", *credential, *fields, "", ""]).encode()
@@ -106,7 +106,7 @@ def test_a_message_beyond_a_limit_gets_the_status_in_the_table(server: Server) -
     wrong = []
     for name, message in beyond(server.key()).items():
         with socket.create_connection(("127.0.0.1", server.port), timeout=15) as connection:
-            with contextlib.suppress(ConnectionError):  # the server may close before it has read everything
+            with contextlib.suppress(ConnectionError):  # the server may close the connection first
                 connection.sendall(message)
             received = receive(connection)
         statuses = [response.status for response in split(received.data)]
@@ -118,7 +118,7 @@ def test_a_message_beyond_a_limit_gets_the_status_in_the_table(server: Server) -
 @pytest.mark.parametrize(
     ("file", "limit", "workers"),
     [
-        ("petstore.service", r"MemoryMax=(\d+)(G)", 2 * 2),  # petstore.env sets two, and a reload starts as many again
+        ("petstore.service", r"MemoryMax=(\d+)(G)", 2 * 2),  # petstore.env sets two, and a reload starts two more
         ("petstore-node.service", r"MemoryMax=(\d+)(G)", 2 * 2),
         ("petstore-console.service", r"MemoryMax=(\d+)(G)", 1),
         ("kubernetes.yaml", r"limits: {memory: (\d+)(G)i}", 2),

@@ -246,7 +246,7 @@ def test_a_body_that_arrives_byte_by_byte_takes_no_more_memory_than_its_bytes() 
 
 
 class Rejecting:
-    """An application that rejects with an empty body."""
+    """An application whose responses have no body."""
 
     async def answer(self, request: RequestMessage) -> Reply:
         return Reply(200, "", b"")
@@ -265,7 +265,7 @@ def test_a_head_that_arrives_byte_by_byte_is_bounded_like_any_other(line: bytes,
         began = time.process_time()
         for octet in line + b"x" * HEAD_MAX:
             connection.data_received(bytes([octet]))
-        assert time.process_time() - began < 1.0  # 1.7 s if the server searched the whole head after each byte
+        assert time.process_time() - began < 1.0  # 1.7 s if every byte restarted the search of the head
         for _ in range(5):
             await asyncio.sleep(0)
         assert transport.data.startswith(b"HTTP/1.1 " + status)

@@ -50,8 +50,8 @@ def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) 
             return head + b"Content-Length: %d\r\n\r\n" % length + body, f"/{number} {length}"
         step = dice.choice([1_000, 65_536, 130_000])
         chunks = [b"%x\r\n%s\r\n" % (len(c), c) for c in (body[i : i + step] for i in range(0, length, step))]
-        whole = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
-        return whole, f"/{number} {length}"
+        encoded = head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+        return encoded, f"/{number} {length}"
 
     async def send(writer: asyncio.StreamWriter, data: bytes) -> None:
         while data:
@@ -78,10 +78,10 @@ def test_pipelines_of_all_sizes_are_answered_completely_and_in_order(seed: int) 
 
 
 def test_of_an_upload_behind_a_slow_download_little_is_taken() -> None:
-    """Writing is paused after each part of a generated download, such as an export of the console."""
+    """Writing is paused after each part of a generated download, such as an export from the console."""
     parts, part = 100, b"x" * 256 * 1024
     upload = 32 * 1024 * 1024
-    kernel = 64 * 1024  # bytes of each of its buffers
+    kernel = 64 * 1024  # the size of each kernel buffer
 
     async def download(scope: Any, receive: Any, send: Any) -> None:
         length = b"%d" % (parts * len(part))

@@ -58,7 +58,7 @@ def test_a_new_certificate_is_served_after_a_reload(tmp_path: Path) -> None:
         old = certificate()
         self_signed(tmp_path)
         reload(server)
-        assert wait_for(lambda: certificate() != old)  # the old worker may accept until it has seen the signal
+        assert wait_for(lambda: certificate() != old)  # the old worker accepts until it handles the signal
     finally:
         server.stop()
 
@@ -145,7 +145,7 @@ def test_a_reload_during_an_outage_of_the_same_backends_is_possible(tmp_path: Pa
 
 
 def failed_reload(server: Served) -> str:
-    """Reloads the service, which must fail. Returns the cause in the log."""
+    """Reloads the service and expects the reload to fail. Returns the cause from the log."""
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGHUP)
     assert wait_for(lambda: events(server, "reload failed") == 1, 30), server.log.read_text()
@@ -190,7 +190,7 @@ def test_a_queued_reload_follows_a_reload_that_failed(tmp_path: Path) -> None:
 
 
 def test_a_file_that_breaks_after_the_trial_leaves_the_previous_workers(tmp_path: Path) -> None:
-    """The URL comes from a named pipe, so that the trial and the new main process read what the test writes."""
+    """The URL comes from a named pipe, so the trial and the new main process can read different values."""
     pipe = tmp_path / "gate-url"
     os.mkfifo(pipe)
     good = f"redis://127.0.0.1:{free_port()}"
@@ -206,12 +206,12 @@ def test_a_file_that_breaks_after_the_trial_leaves_the_previous_workers(tmp_path
         pipe.write_text("https://127.0.0.1")
         assert wait_for(lambda: events(server, "reload failed") == 1)
         assert wait_for(lambda: workers(server) == before)
-        os.kill(min(before), signal.SIGKILL)  # cannot be replaced before the next reload
-        for _ in range(30):  # the kernel spreads them over the sockets of the workers
+        os.kill(min(before), signal.SIGKILL)  # its replacement cannot start before the next reload
+        for _ in range(30):  # the kernel spreads requests over the workers' sockets
             assert httpx.get(server.origin + "/healthz", timeout=READY_WITHIN).status_code == 200
         assert wait_for(lambda: events(server, "worker died") > 2)
         pipe.unlink()
-        pipe.write_text(good)  # a file from now on
+        pipe.write_text(good)  # now a regular file
         reload(server)
     finally:
         assert server.stop() == 0
@@ -248,7 +248,7 @@ def test_a_stop_during_a_reload_ends_all_workers(tmp_path: Path) -> None:
 
 
 def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
-    """As with petstore.socket, the service gets a listening socket as descriptor 3."""
+    """The service inherits a listening socket as descriptor 3, as it does from petstore.socket."""
     printed = tmp_path / "out"
     with socket.socket() as listening, printed.open("wb") as output:
         listening.bind(("127.0.0.1", 0))

@@ -19,8 +19,8 @@ from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
 
-STOPS_WITHIN = 15.0  # the service promises 5 s, and the rest is a margin for a machine that is busy with other tests
-ENDS_WITHIN = 15.0  # a worker checks once a second, and the rest is a margin as above
+STOPS_WITHIN = 15.0  # the service promises 5 s; the rest is a margin for a busy machine
+ENDS_WITHIN = 15.0  # a worker checks once a second; the rest is a margin
 
 
 def terminate(own: Served) -> None:
@@ -77,12 +77,12 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
 
 
 def remaining(own: Served, key: Key) -> int:
-    """Returns the remaining requests of the key after this request."""
+    """Sends a request and returns how many requests the key has left."""
     return asking(own.port, 1, key.headers, "/v1/nothing")[0].remaining
 
 
 def worker_of(own: Served) -> int:
-    """Returns the process id that answers a request, or 0 if there is no response."""
+    """Returns the process id of the worker that answers a request, or 0 if there is no response."""
     with contextlib.suppress(httpx.TransportError):
         answered = httpx.get(own.origin + "/healthz", timeout=10).headers["X-Request-Id"]
         return next(int(entry["pid"]) for entry in own.events if entry.get("id") == answered)
@@ -90,7 +90,7 @@ def worker_of(own: Served) -> int:
 
 
 def workers_of(own: Served) -> set[int]:
-    """Returns the processes that have answered so far, according to the access log."""
+    """Returns the process ids of the workers that have answered so far, according to the access log."""
     return {int(entry["pid"]) for entry in own.events if entry["event"] == "request"}
 
 
@@ -102,7 +102,7 @@ def test_of_two_services_on_one_directory_the_last_says_that_the_gate_is_at_rest
     second = Served(first.data)
     second.start()
     second.stop()
-    assert note.read_text() != SYNCED  # a power cut now would leave a mixture
+    assert note.read_text() != SYNCED  # a power cut now would leave pages of different ages
     assert list(first.data.glob("*.damaged-*")) == []
     first.stop()
     assert note.read_text() == SYNCED
@@ -111,7 +111,7 @@ def test_of_two_services_on_one_directory_the_last_says_that_the_gate_is_at_rest
 def test_who_is_connected_when_it_stops_is_answered_though_not_yet_accepted(serve: Callable[..., Served]) -> None:
     own = serve("--access-log")
     worker = worker_of(own)
-    os.kill(worker, signal.SIGSTOP)  # so that connections wait for it
+    os.kill(worker, signal.SIGSTOP)  # so that connections wait to be accepted
     waiting = [socket.create_connection(("127.0.0.1", own.port), timeout=15) for _ in range(20)]
     for connection in waiting:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -155,7 +155,7 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
     converse(own)
     assert own.process is not None
     (worker,) = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children").read_text().split()
-    os.kill(int(worker), signal.SIGKILL)  # the log reports this
+    os.kill(int(worker), signal.SIGKILL)  # the log records this
     assert wait_for(lambda: own.log.read_text().endswith("\n"))
     own.stop()
     assert [entry["event"] for entry in own.events] == ["worker died"]

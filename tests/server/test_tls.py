@@ -25,7 +25,7 @@ OVERHEAD = 1024  # bytes that TLS adds to a part
 
 
 class Echo:
-    """An application that responds with the request body, or with a large one."""
+    """An application that echoes the request body, or returns a large body if there is none."""
 
     async def answer(self, request: RequestMessage) -> Reply:
         body = request.body
@@ -66,7 +66,7 @@ async def listening(server: HttpServer, context: ssl.SSLContext) -> AsyncIterato
 async def connected(
     server: HttpServer, context: ssl.SSLContext
 ) -> AsyncIterator[tuple[Connection, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Opens a connection to a client that reads little at a time. Yields both."""
+    """Connects a client that reads little at a time. Yields the connection and the client's streams."""
     async with listening(server, context) as port:
         plain = socket.create_connection(("127.0.0.1", port))
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
@@ -115,7 +115,7 @@ def test_a_client_that_takes_nothing_is_cut_off(context: ssl.SSLContext) -> None
             writer.write(ASKED * 3)
             while not connection.unsent_bytes:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)  # until the kernel accepts no more
+            await asyncio.sleep(0.1)  # until the kernel's buffers are full
             connection.sweep(server.now + 1)
             connection.sweep(server.now + WRITE_TIMEOUT)
             assert connection in server.connections
@@ -216,7 +216,7 @@ def test_nothing_outlives_its_connection(context: ssl.SSLContext, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def rsa_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """Returns a context with an RSA key, which allows key exchanges that other keys do not."""
+    """Returns a context with an RSA key, which permits more key exchanges than other kinds of keys."""
     made = self_signed(tmp_path_factory.mktemp("rsa"), rsa=True)
     found = tls_context(made.chain, made.key)
     assert found is not None
@@ -224,7 +224,7 @@ def rsa_context(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Raises SSLError."""
+    """Completes a handshake in memory. Raises SSLError if it fails."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     for _ in range(5):  # messages in both directions

@@ -43,7 +43,7 @@ def worker_of(server: Server, response: httpx.Response) -> int:
 
 
 def a_connection_to_each_worker(server: Server) -> list[httpx.Client]:
-    """Opens a connection to each worker. The kernel spreads connections, so enough of them reach all workers."""
+    """Opens a connection to each worker. The kernel spreads connections, so enough attempts reach all workers."""
     found: dict[int, httpx.Client] = {}
     for _ in range(300):
         client = httpx.Client(timeout=15, verify=False)
@@ -111,7 +111,7 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
     assert Settings().host == "127.0.0.1"
 
 
-# Two workers, and a signal that arrives during the fork of the second one.
+# Starts two workers and sends a signal while the second one is forked.
 _SUPERVISED = """
 import os, signal, time
 from petstore.server.workers import Supervisor
@@ -147,7 +147,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-# Two workers that cannot start while a file exists.
+# Starts two workers. While a certain file exists, a worker that starts fails.
 _FAILING = """
 import pathlib, sys, time
 from petstore.observability import logs
@@ -192,7 +192,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: 
         assert main.wait(10) == 0
 
 
-# A reload: the first new worker is ready and serves, the second one cannot start.
+# A reload in which the first new worker serves requests but the second one cannot start.
 _HALF_RELOADED = """
 import os, pathlib, signal, sys, time
 from petstore.server.reload_variables import Handover

@@ -1,4 +1,4 @@
-"""A bug is a bug: it reaches its caller as it is, is logged whole once, and never counts as an outage."""
+"""Unexpected exceptions reach their callers unchanged, are logged once with a traceback, and are never outages."""
 
 import asyncio
 import contextlib
@@ -31,29 +31,29 @@ def no_outage() -> Iterator[None]:
 
 
 def traces(caplog: pytest.LogCaptureFixture) -> list[BaseException | None]:
-    """The exceptions that were logged whole."""
+    """Returns the exceptions that were logged with a traceback."""
     return [record.exc_info[1] for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize("idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["plain", "idempotent"])
-def test_value_that_cannot_be_stored_is_raised_and_the_writer_goes_on(
+def test_value_that_cannot_be_stored_is_raised_and_the_writer_continues(
     store_at: StorePlace, no_outage: None, caplog: pytest.LogCaptureFixture, idempotency_key: IdempotencyKey | None
 ) -> None:
     not_a_name: Any = object()
 
     async def work(store: Store) -> None:
-        with pytest.raises(Exception) as raised:  # the driver's or msgspec's
+        with pytest.raises(Exception) as raised:  # raised by the driver or msgspec
             await asyncio.wait_for(store.pets.add(NewPet(not_a_name, 1), NOW, idempotency_key), 10)
         assert not isinstance(raised.value, OperatorError | TimeoutError)
         assert (await store.pets.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.name == "Rex"
         assert await names(store) == ["Rex"]
 
     store_at.use(work)
-    assert traces(caplog) == []  # the caller has it, and logs it under its request id
+    assert traces(caplog) == []  # the caller logs it with the request id
 
 
 class Buggy(WatchedConnection):
-    """Raises what nobody expects when animals are inserted."""
+    """Raises `bug`, if it is set, when animals are inserted."""
 
     bug: Exception | None = None
     begun, may_end = threading.Event(), threading.Event()
@@ -106,7 +106,7 @@ def test_bug_whose_callers_have_gone_is_logged_whole_once(
     assert traces(caplog) == [bug]
 
 
-def test_bug_on_a_connection_reaches_the_caller_and_the_pool_goes_on(
+def test_bug_on_a_connection_reaches_the_caller_and_the_pool_continues(
     place: StorePlace, no_outage: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     bug = ValueError("a bug")

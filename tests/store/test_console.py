@@ -1,4 +1,4 @@
-"""What the console needs of the store, on every backend: filtered keys, restored animals, histories, roles."""
+"""What the console needs from the store, on every backend: filtered keys, restored animals, histories, roles."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from petstore.store import Store
 
 
 async def add_keys(store: Store) -> dict[str, ApiKey]:
-    """Five keys by name: an active one, a suspended, an expired, a revoked, and one of another plan."""
+    """Adds active, suspended, expired and revoked keys, and one with another plan. Returns the keys by name."""
     keys = {}
     for i, name in enumerate(("delta", "alpha", "charlie", "bravo", "echo")):
         expires = NOW - 1.0 if name == "charlie" else None

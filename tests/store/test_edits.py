@@ -1,4 +1,4 @@
-"""Edits of two operators at the same time, on every backend: what each of them saw is compared under the row's lock."""
+"""Concurrent edits by two operators, on every backend. What each of them saw is compared with the locked row."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -34,7 +34,7 @@ async def add_pet(store: Store) -> Pet:
 
 
 async def details(store: Store, subject: str) -> list[str]:
-    """The details of the audit entries of one key or animal, the oldest first."""
+    """Returns the details of the audit entries of one key or animal, oldest first."""
     return [entry.detail for _, entry in reversed((await store.audit.find(subject=subject)).entries)]
 
 
@@ -44,7 +44,7 @@ async def conflict_of(update: Awaitable[object]) -> Conflict:
     return raised.value
 
 
-# One after the other
+# Sequential edits
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_changes_of_the_same_unit_of_a_key_conflict_and_write_nothing(
         seen = await add_key(store)
         first = await store.keys.update(seen.id, theirs, about(seen), seen)
         changes.clear()
-        also = msgspec.structs.replace(ours, suspended=NOW + 1.0)  # a unit without a conflict is not written either
+        also = msgspec.structs.replace(ours, suspended=NOW + 1.0)  # does not conflict, but is not written either
         conflict = await conflict_of(store.keys.update(seen.id, also, about(seen), seen))
         assert conflict.current == first == await store.keys.get(seen.id)
         assert conflict.units == (plan if units == "plan" else units)
         assert changes == []
-        # The answer is written on top of the value that was shown.
+        # After the operator has seen the current values, the same changes succeed.
         assert (
             await store.keys.update(seen.id, also, about(seen), first)
             == conflict.wanted
@@ -188,7 +188,7 @@ def test_limits_are_checked_against_the_plan_that_the_key_has_by_then(store_at: 
     store_at.use(work)
 
 
-# At the same time
+# Concurrent edits
 
 
 def test_of_two_changes_at_once_of_the_same_unit_one_conflicts(store_at: StorePlace) -> None:
@@ -233,7 +233,7 @@ def test_changes_at_once_of_different_units_both_survive(store_at: StorePlace) -
 
 
 def test_the_audit_entries_of_changes_at_once_follow_from_each_other(store_at: StorePlace) -> None:
-    """Each says what its transaction found, not what its operator saw before."""
+    """Each entry records the value that its transaction found, not the value that its operator saw before."""
 
     async def work(store: Store) -> None:
         key, pet = await add_key(store), await add_pet(store)

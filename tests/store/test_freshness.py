@@ -1,7 +1,7 @@
-"""Freshness: two workers with warm caches, and a process that commits and dies before it announces. On every backend.
+"""Freshness, on every backend. Two workers have warm caches. A third process commits changes but never announces them.
 
-Each case of store/freshness.py, with its interleaving. The gate's own cases (Redis away, failed over, a file that was
-lost) are in test_gate_redis.py, test_gate_topologies.py and test_gate_lmdb.py.
+The tests cover each case of store/freshness.py. What happens when the gate itself is unavailable, fails over or loses
+its data is tested in tests/gate/: test_redis.py, test_topologies.py and test_recovery.py.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Key(NamedTuple):
 
 
 class Worker:
-    """An app with stores and caches of its own, as another process has them."""
+    """An app with its own stores and caches, like one in another process."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -56,7 +56,7 @@ class Worker:
 
 
 class World:
-    """Three animals, Ada, Bea and Cleo; two workers; and the store of a process that never announces anything."""
+    """Two workers, the animals Ada, Bea and Cleo, and the store of a process that never announces its changes."""
 
     def __init__(self, place: StorePlace, gate: str | None) -> None:
         self.place = place
@@ -65,7 +65,7 @@ class World:
 
     async def __aenter__(self) -> "World":
         self._opened = AsyncExitStack()
-        self._gate = open_gate_for(self._settings)  # shared: LMDB opens a file only once in a process
+        self._gate = open_gate_for(self._settings)  # shared, because a process can open an LMDB file only once
         self._opened.push_async_callback(self._gate.close)
         self.a, self.b = [await self._worker(), await self._worker()]
 
@@ -77,7 +77,7 @@ class World:
         for name in ("Ada", "Bea", "Cleo"):
             await self.dying.pets.add(NewPet(name, 1), NOW)
         self.key, self.other = await self.new_key(), await self.new_key()
-        for worker in (self.a, self.b):  # the check of this second is done: what follows is not found by that
+        for worker in (self.a, self.b):  # completes this second's check, so it finds no later change
             await worker.ask(self.other, path="/v1/pets/1")
         return self
 
@@ -112,14 +112,14 @@ def use(world: World, work: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(inside())
 
 
-# A change by a process that dies before it announces: what it does, how the first reader asks, and what the pages show.
+# A change that is never announced, the first request that sees it, and what the pages show afterwards.
 
 
 class Case(NamedTuple):
     change: Callable[[Store], Awaitable[object]]
-    look: dict[str, str]  # the request of the first reader, which no cache can answer
+    look: dict[str, str]  # the first request that sees the change; it is never cached
     status: int
-    names: list[str]  # in the page with three animals
+    names: list[str]  # on the page with limit=3
     available: list[str]
 
 
@@ -164,7 +164,7 @@ def test_what_one_client_has_seen_every_later_one_sees(world: World, case: Case)
         for query in pages:
             assert await world.b.names(world.key, query) == ["Ada", "Bea", "Cleo"]
         await case.change(world.dying)
-        for query in pages:  # nobody has seen it, and nobody was answered
+        for query in pages:  # no request has seen the change yet
             assert await world.b.names(world.key, query) == ["Ada", "Bea", "Cleo"]
         assert (await world.a.ask(world.key, **case.look)).status == case.status
         for query, names in pages.items():
@@ -212,8 +212,8 @@ def test_a_key_that_one_worker_has_refused_every_worker_refuses(
     async def work(world: World) -> None:
         assert (await world.b.ask(world.key)).status == 200
         await change(world.dying, world.key.record)
-        assert (await world.b.ask(world.key)).status == 200  # nobody knows it yet
-        assert (await world.a.ask(world.key)).status == 401  # a lookup
+        assert (await world.b.ask(world.key)).status == 200  # no worker has noticed the change yet
+        assert (await world.a.ask(world.key)).status == 401  # looks up the key in the store
         assert (await world.b.ask(world.key)).status == 401
 
     use(world, work)
@@ -232,7 +232,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
         assert await world.a.names(world.key) == ["Ada", "Cleo", "Dot"]
         assert await world.b.names(world.key) == ["Ada", "Cleo", "Dot"]
         assert (await world.b.ask(world.other)).status == 401
-        world.clock.now -= 3600  # a clock that is set back does not make a second an hour
+        world.clock.now -= 3600  # setting the clock back does not delay the next check
         await world.dying.removals.remove([1], ENTRY)
         assert await world.b.names(world.key) == ["Cleo", "Dot"]
 
@@ -240,7 +240,7 @@ def test_a_change_that_nobody_reads_is_seen_within_a_second(world: World) -> Non
 
 
 def test_a_store_that_was_restored_to_an_earlier_state_is_seen_within_a_second(world: World) -> None:
-    """The gate is ahead of it: no number of the store says that anything is new."""
+    """The restored numbers are lower than those announced, so they do not look like a new change."""
 
     async def work(world: World) -> None:
         await world.dying.pets.update(1, PetChanges(name="Eve"), ENTRY)
@@ -261,7 +261,7 @@ def test_a_store_that_was_restored_to_an_earlier_state_is_seen_within_a_second(w
 
 
 def test_a_change_by_hand_is_seen_within_a_minute(world: World) -> None:
-    """It raises no number: nothing but the age of what is in memory tells."""
+    """A change made directly with SQL increments no number, so it is seen only when cached data expires."""
 
     async def work(world: World) -> None:
         assert await world.b.names(world.key) == ["Ada", "Bea", "Cleo"]
@@ -293,7 +293,7 @@ def test_what_ends_by_time_ends_without_a_change(world: World) -> None:
     use(world, work)
 
 
-# A store alone: what each write announces, and when.
+# What each write of a store announces, and when.
 
 
 def test_a_caller_is_answered_after_the_announcement_and_not_before(store_at: StorePlace) -> None:
@@ -317,7 +317,7 @@ def test_a_caller_is_answered_after_the_announcement_and_not_before(store_at: St
         ):
             announced.clear()
             may_go.clear()
-            if inspect.iscoroutine(write) and "page" in write.__qualname__:  # a read that sees a change first
+            if inspect.iscoroutine(write) and "page" in write.__qualname__:  # this read is the first to see a change
                 async with store_at.open() as other:
                     await other.pets.add(NewPet("Mia", 1), NOW)
             answered = asyncio.ensure_future(write)
@@ -334,7 +334,7 @@ def test_a_caller_is_answered_after_the_announcement_and_not_before(store_at: St
 
 
 async def prepared(store: Store) -> dict[str, Any]:
-    """Something of everything, for the writes below."""
+    """Adds the data that the writes below need. Returns what they refer to."""
     key = new_key("live", "free", now=NOW)
     await store.keys.add(key, b"digest", ENTRY)
     for name in ("Ada", "Bea"):
@@ -348,7 +348,7 @@ async def prepared(store: Store) -> dict[str, Any]:
 
 ERROR = RecentError("key_a", 1.0, "r", "listPets", 404, "not_found", "/v1/pets")
 ROW = OperationUsage("key_a", int(NOW), "admitted", 1, "listPets")
-# What each write of each noun announces. A new method that writes belongs here, and fails below until it is.
+# What each write method announces. Add new write methods here. The tests below fail until you do.
 WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Awaitable[object]]]] = {
     "pets.add": (ADDED, lambda s, x: s.pets.add(NewPet("Rex", 1), NOW)),
     "pets.add_by_hand": (ADDED, lambda s, x: s.pets.add_by_hand(NewPet("Rex", 1), ENTRY)),
@@ -417,7 +417,7 @@ def test_every_write_announces_what_it_changes(store_at: StorePlace, name: str) 
         changes.clear()
         await write(store, made)
         assert sorted(changes) == sorted(expected), f"{name} does not announce what its row in WRITES names"
-        # Everything is known to be announced: the next reads announce nothing again.
+        # The store knows that everything was announced, so the next reads announce nothing.
         changes.clear()
         await store.pets.page(after=0, limit=1000, status=None)
         await store.pets.get(1)
@@ -433,7 +433,7 @@ async def animals(store: Store) -> dict[int, Pet]:
 
 @pytest.mark.parametrize("name", WRITES)
 def test_every_write_announces_and_marks_the_animals_that_it_changes(store_at: StorePlace, name: str) -> None:
-    """Compares the animals before and after, so it also finds a row of WRITES that names the wrong change."""
+    """Also finds rows of WRITES that name the wrong change, because it compares the animals before and after."""
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
@@ -458,7 +458,7 @@ def test_every_write_announces_and_marks_the_animals_that_it_changes(store_at: S
     store_at.use(work, changes)
 
 
-# Calls of writes with nothing to change: unknown ids, or the values that an animal has already.
+# Calls of write methods that change nothing: unknown ids, or values that the animal already has.
 WITHOUT_EFFECT: list[tuple[str, Callable[[Store], Awaitable[object]]]] = [
     ("pets.update", lambda s: s.pets.update(99, PetChanges(name="Eve"), ENTRY)),
     ("pets.update", lambda s: s.pets.update(1, PetChanges(name="Ada"), ENTRY)),
@@ -491,9 +491,9 @@ def test_a_write_without_effect_announces_and_records_nothing(
         before = await store.audit.find()
         changes.clear()
         await call(store)
-        await store.freshness.check()  # would announce a number that was raised
+        await store.freshness.check()  # would announce a number that was incremented
         assert changes == [], f"{name} announces a change although it changed nothing: raise Unchanged"
-        if name != "removals.remove_matching":  # it records its entry before it looks for animals
+        if name != "removals.remove_matching":  # records its entry before it searches for animals
             assert await store.audit.find() == before, f"{name} records an audit entry although it changed nothing"
 
     store_at.use(work, changes)
@@ -537,7 +537,7 @@ def test_a_change_that_cannot_be_announced_is_not_shown(store_at: StorePlace) ->
     store_at.use(work, changes)
 
 
-# The module alone.
+# The class Freshness without a store.
 
 
 class Source:
@@ -556,7 +556,7 @@ class Source:
 def test_a_commit_covers_earlier_changes_of_its_own_kind_only() -> None:
     async def work() -> None:
         source = Source()
-        source.numbers = Numbers(added=7, edited=3, keys=2)  # 7 and 2 are of processes that have not announced them
+        source.numbers = Numbers(added=7, edited=3, keys=2)  # other processes have not announced 7 and 2
         await source.fresh.announce(EDITED, source.numbers)
         assert source.fresh.announced == Numbers(edited=3)
         await source.fresh.check()

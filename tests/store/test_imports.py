@@ -1,4 +1,4 @@
-"""Imports, on every backend: chunks are visible as they commit, any process can add them, and none is added twice."""
+"""Imports, on every backend. Each chunk becomes visible when it commits. Any process can add chunks, but none twice."""
 
 import asyncio
 from pathlib import Path
@@ -173,7 +173,7 @@ def test_an_import_is_repeated_only_if_the_operator_confirmed_it(store_at: Store
 
 
 def test_imports_that_begin_and_finish_at_the_same_time_add_the_file_once(store_at: StorePlace) -> None:
-    """A process that saw no import must not begin one after another process has finished its own."""
+    """A process that found no import must not begin one after another process has finished importing the file."""
 
     async def work(store: Store) -> None:
         async with store_at.open() as other:
@@ -251,7 +251,7 @@ def test_the_tables_hold_no_chunk_twice(store_at: StorePlace) -> None:
 
 def test_chunk_whose_commit_was_not_answered_counts_as_added(tmp_path: Path) -> None:
     class Lost(WatchedConnection):
-        """The answer to the commit of a chunk is lost."""
+        """Loses the reply to the commit of a chunk."""
 
         in_chunk = False
 
@@ -275,11 +275,11 @@ def test_chunk_whose_commit_was_not_answered_counts_as_added(tmp_path: Path) -> 
     asyncio.run(work())
 
 
-# Beside others
+# Concurrent requests
 
 
 def test_readers_who_follow_the_cursor_meet_every_animal(store_at: StorePlace) -> None:
-    """Whatever is imported and created meanwhile: ids are drawn and committed in the same order."""
+    """Concurrent imports and creates do not matter, because ids are assigned and committed in the same order."""
     count = 400
 
     async def work(store: Store) -> None:
@@ -324,7 +324,7 @@ def test_imports_at_the_same_time_both_arrive(store_at: StorePlace) -> None:
 
 
 def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -> None:
-    """So a create waits for one chunk at most, however large the file."""
+    """A create request therefore waits for at most one chunk, however large the file is."""
     sizes: list[int] = []
 
     class Counting(WatchedConnection):
@@ -345,4 +345,4 @@ def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -
 
     asyncio.run(work())
     assert len(sizes) >= 200
-    assert max(sizes) <= 14  # animals of a chunk, the import, its adder, the chunk and the last id
+    assert max(sizes) <= 14  # a chunk of 10 animals, the import, its adder, the chunk and the last id

@@ -28,7 +28,7 @@ def entry(action: str, detail: str = "some detail") -> AuditEntry:
 
 
 async def entries(store: Store) -> list[AuditEntry]:
-    """The newest first."""
+    """Returns the audit entries, newest first."""
     return [found for _, found in (await store.audit.find()).entries]
 
 
@@ -38,7 +38,7 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
 
     async def work(store: Store) -> None:
         await store.keys.add(added, FIRST, entry("create key"))
-        assert changes == []  # nobody keeps in memory that there is no such key
+        assert changes == []  # workers do not cache unknown keys, so nothing needs announcing
         assert await store.keys.find(FIRST) == added == await store.keys.get("key_000")
         assert await store.keys.find(SECOND) is None
         assert await store.keys.get("key_001") is None
@@ -51,7 +51,7 @@ def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> Non
     async def work(store: Store) -> None:
         async with store_at.open() as second, store_at.open() as third:
             stores = [store, second, third]
-            await asyncio.gather(*(each.database.ping() for each in stores))  # connected, so that they do come at once
+            await asyncio.gather(*(each.database.ping() for each in stores))  # connects, so that the calls coincide
             adding = (
                 each.keys.add(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
                 for number, each in enumerate(stores * 2)
@@ -100,7 +100,7 @@ def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> 
     store_at.use(work)
 
 
-def test_further_rotation_never_lengthens_an_old_secrets_life(store_at: StorePlace) -> None:
+def test_further_rotation_never_extends_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         await store.keys.add(key(), FIRST, entry("create key"))
         await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
@@ -201,7 +201,7 @@ def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePla
 
 def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two of each age
+        keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two keys for each creation time
         for each in keys:
             await store.keys.add(each, digest_of(each.id), entry("create key"))
         seen: list[ApiKey] = []

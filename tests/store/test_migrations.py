@@ -1,4 +1,4 @@
-"""Schemas on both backends: the SQL file and the tables that the code names, migrations, data of unknown origin."""
+"""Schemas on both backends: the SQL file and the tables that the code names, migrations, and unknown data."""
 
 import asyncio
 import contextlib
@@ -34,11 +34,11 @@ from petstore.store.schema import (
 from petstore.store.sqlite import migrations as sqlite
 from petstore.store.sqlite.connection import connect
 
-# A migration as the next release may have it. What runs on the present schema must keep working afterwards.
+# A migration that the next release might contain. This version must still work after it.
 NEXT = Migration(
     NEWEST_SCHEMA + 1, "CREATE TABLE births (pet_id bigint PRIMARY KEY); ALTER TABLE pets ADD COLUMN chip integer"
 )
-# One that takes until it is killed.
+# Statements that never finish, so that the migration can be killed while it runs.
 ENDLESS = {
     "sqlite": "INSERT INTO births WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
     "postgres": "SELECT pg_sleep(600)",
@@ -56,7 +56,7 @@ def with_an_animal(store_at: StorePlace) -> StorePlace:
 
 
 def migrate(place: StorePlace, *more: Migration) -> None:
-    """Migrate the live environment, as a start of a version with these additional migrations does."""
+    """Migrates the live environment as the start of a version with these additional migrations would."""
     if place.url is None:
         sqlite.migrate(place.data / "live.db", [*sqlite.KNOWN, *more])
         return
@@ -139,7 +139,7 @@ def test_a_migration_keeps_the_data_and_happens_once(with_an_animal: StorePlace)
     assert with_an_animal.by_hand(f"SELECT name, chip FROM {'petstore_live.' if with_an_animal.url else ''}pets") == [
         ("Rex", None)
     ]
-    migrate(with_an_animal, NEXT)  # would fail if it ran again: the table exists
+    migrate(with_an_animal, NEXT)  # would fail if it ran again, because the table exists
     assert version(with_an_animal) == NEXT.version
 
 
@@ -173,7 +173,7 @@ def test_a_migration_that_is_killed_leaves_the_former_schema(with_an_animal: Sto
         assert migrating.pid is not None
         os.kill(migrating.pid, signal.SIGKILL)
         migrating.join()
-    if with_an_animal.url is not None:  # the server notices only when it sends its reply
+    if with_an_animal.url is not None:  # the server notices the lost client only when it replies
         with_an_animal.by_hand(f"SELECT pg_terminate_backend(pid) {MIGRATING}")
     assert wait_for(lambda: not is_migrating(with_an_animal))
     assert (version(with_an_animal), "births" in tables_of(with_an_animal)) == (NEWEST_SCHEMA, False)
@@ -195,7 +195,7 @@ def is_migrating(place: StorePlace) -> bool:
 
 @pytest.mark.parametrize("backends", ["own", "cluster"])
 def test_a_service_keeps_serving_while_its_data_is_migrated(backends: str, tmp_path: Path) -> None:
-    server = Server(tmp_path / "data", backends)  # type: ignore[arg-type]  # one of the two
+    server = Server(tmp_path / "data", backends)  # type: ignore[arg-type]  # mypy sees a plain str
     key = server.key()
     place = StorePlace(server.data, server.store)
     with started(server), httpx.Client(headers=key.headers) as client:
@@ -235,7 +235,7 @@ def test_without_the_right_to_migrate_an_older_or_missing_schema_is_refused(with
 
 
 def development_build(path: Path) -> None:
-    """As a build before 1.0 left it: a schema number that 1.0 knows too, but not the mark."""
+    """Writes a file like a build before 1.0: with a schema number that 1.0 also uses, but no application id."""
     with contextlib.closing(connect(path)) as connection:
         connection.execute("CREATE TABLE pets (id INTEGER PRIMARY KEY); INSERT INTO pets VALUES (1)")
         connection.pragma("user_version", 1)
@@ -259,7 +259,7 @@ def digests(directory: Path) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("write", [development_build, another_program, damaged])
 def test_a_file_that_is_not_recognised_is_refused_and_stays_as_it_is(tmp_path: Path, write: object) -> None:
     server = Server(tmp_path)
-    write(tmp_path / "live.db")  # type: ignore[operator]  # a function of a path
+    write(tmp_path / "live.db")  # type: ignore[operator]  # a function that takes a path
     before = list(digests(tmp_path))
     with pytest.raises(
         OperatorError, match=r"live\.db: (was not written by Petstore 1\.0 or later|is damaged)$|; restore a backup"
@@ -283,5 +283,5 @@ def test_a_start_that_was_killed_leaves_a_directory_that_the_next_start_uses(tmp
     path = tmp_path / "live.db"
     path.touch()
     if content:
-        connect(path).close()  # in WAL mode, and nothing in it
+        connect(path).close()  # an empty database in WAL mode
     assert StorePlace(tmp_path).use(add_another) == 1

@@ -1,4 +1,4 @@
-"""What the store keeps about operators and for them, on every backend: usage, the audit log, operators."""
+"""Usage, the audit log and operators in the store, on every backend."""
 
 import pytest
 

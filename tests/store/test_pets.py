@@ -1,4 +1,4 @@
-"""What operators do to animals, on every backend: searching, adding by hand, changing, removing."""
+"""What operators do with animals, on every backend: search, add by hand, change and remove."""
 
 import asyncio
 from typing import cast
@@ -17,7 +17,7 @@ SHORT_STEPS = StorePolicy(bounds=PATIENT._replace(search_step=10))
 async def found_names(
     store: Store, text: str, status: PetStatus | None = None, limit: int = 100, *, newest_first: bool = False
 ) -> list[str]:
-    """All that a search finds, however many steps it takes."""
+    """Returns the names of all animals that a search finds, however many calls it takes."""
     names: list[str] = []
     at, more = 2**63 - 1 if newest_first else 0, True
     while more:
@@ -30,7 +30,7 @@ async def found_names(
 
 
 async def details(store: Store) -> list[tuple[str, str]]:
-    """The subjects and details of the audit entries, the newest first."""
+    """Returns the subject and detail of each audit entry, newest first."""
     return [(entry.subject, entry.detail) for _, entry in (await store.audit.find()).entries]
 
 
@@ -147,7 +147,7 @@ def test_statuses_change_together_with_an_audit_entry_for_each(store_at: StorePl
 
 
 def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePlace) -> None:
-    """No audit entry says otherwise, and the undoing of an import removes the animal."""
+    """The animal gets no audit entry, and undoing its import still removes it."""
 
     async def work(store: Store) -> None:
         pets = NewPet("Rex", 1, "sold"), NewPet("Mia", 1, "pending"), NewPet("Bo", 1, "pending")
@@ -204,10 +204,10 @@ def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: S
         return (await store.pets.add(NewPet("Next", 1), NOW)).pet.id
 
     store_at.use(work, changes)
-    assert store_at.use(add) == 5  # in another process, after the newest was removed
+    assert store_at.use(add) == 5  # in another process, after the newest animal was removed
 
 
-def test_traversal_goes_on_behind_animals_that_are_removed_meanwhile(store_at: StorePlace) -> None:
+def test_traversal_continues_behind_animals_that_are_removed_meanwhile(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for i in range(9):
             await store.pets.add(NewPet(f"Pet {i}", i), NOW)

@@ -1,4 +1,4 @@
-"""What is special about the PostgreSQL store: batches, the order of ids, migrations, and PgBouncer in front of it."""
+"""What only the PostgreSQL store does: batches, the order of ids, migrations, and connections through PgBouncer."""
 
 import asyncio
 import contextlib
@@ -57,11 +57,11 @@ def test_concurrent_adds_share_statements_and_each_gets_its_own_animal(place: St
     added = place.use(work)
     assert [(a.pet.name, a.pet.category_id) for a in added] == [(f"Pet {i}", i) for i in range(500)]
     (found,) = place.by_hand("SELECT count(DISTINCT xmin::text) AS n, count(*) AS all FROM pets")
-    assert found["all"] == 500 and found["n"] <= 3  # transactions that wrote them
+    assert found["all"] == 500 and found["n"] <= 3  # at most three transactions
 
 
 def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
-    """No request can get so far with a name like that: this is what a bug would look like."""
+    """Validation refuses such a name, so only a bug could pass it to the store."""
 
     async def work(store: Store) -> None:
         first, bad, last = await asyncio.gather(
@@ -74,7 +74,7 @@ def test_a_bad_row_never_fails_its_neighbours(place: StorePlace) -> None:
 
 
 def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> None:
-    """Otherwise a reader could see an animal, go on from there, and never meet one with a lower id."""
+    """Otherwise, a client that pages through the list could miss an animal that is committed after a higher id."""
     waiting = """SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
         WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"""
 
@@ -89,7 +89,7 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
             )
             while await other.fetchval(waiting) < 3:
                 assert not adding.done()
-                await asyncio.sleep(0.01)  # the poll of a condition, bounded by the timeouts of all three
+                await asyncio.sleep(0.01)  # polls until all three wait or time out
             insert = (
                 "INSERT INTO petstore_live.pets (name, category_id, status, added_at) VALUES ('Mia', 1, 'sold', 1)"
                 " RETURNING id"
@@ -127,7 +127,7 @@ def test_queue_of_the_writer_is_finite(place: StorePlace, monkeypatch: pytest.Mo
 def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: StorePlace) -> None:
     async def work(store: Store) -> None:
         async def tokens_after(token: str, now: float, times: int = 2) -> str:
-            """Pruning comes after the answer: a second request finds that it is over."""
+            """Returns the tokens stored after `times` requests. Pruning follows a response, so one is not enough."""
             for _ in range(times):
                 await store.pets.add(NewPet("Rex", 1), now, IdempotencyKey("key_a", token, b"x" * 32))
             return "".join(row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token"))
@@ -137,13 +137,13 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(place: 
             await tokens_after(token, NOW)
         await other.execute("UPDATE idempotency SET created = 1")
         assert await tokens_after("d", NOW + 59) == "abcd"
-        assert await tokens_after("e", NOW + 60, times=3) == "de"  # there were more, so twice
+        assert await tokens_after("e", NOW + 60, times=3) == "de"  # took two rounds, because more records were due
         await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'd'")
         assert await tokens_after("f", NOW + 119) == "def"
         assert await tokens_after("g", NOW + 120) == "efg"
         await other.execute("UPDATE idempotency SET created = 1 WHERE token = 'e'")
         await tokens_after("h", NOW + 180, times=1)
-        await store.database.close()  # what was begun is ended
+        await store.database.close()  # waits for the pruning that has begun
         assert [row[0] for row in await other.fetch("SELECT token FROM idempotency ORDER BY token")] == ["f", "g", "h"]
         await other.close()
 
@@ -188,10 +188,10 @@ def test_database_of_a_newer_version_is_refused_with_a_clear_message(place: Stor
 
 def test_missing_rights_are_reported_with_what_to_do(place: StorePlace) -> None:
     assert place.url is not None
-    place.by_hand("DROP ROLE IF EXISTS guest")
-    place.by_hand("CREATE ROLE guest LOGIN")
+    place.by_hand("DROP ROLE IF EXISTS unprivileged")
+    place.by_hand("CREATE ROLE unprivileged LOGIN")
     with pytest.raises(OperatorError, match="GRANT CREATE"):
-        StorePlace(place.data, place.url.replace("pets@", "guest@")).use(lambda store: store.database.ping())
+        StorePlace(place.data, place.url.replace("pets@", "unprivileged@")).use(lambda store: store.database.ping())
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "postgres", "sqlite:///x"])
@@ -204,7 +204,7 @@ def test_unknown_scheme_is_refused_in_one_line(tmp_path: Path, url: str) -> None
 
 
 class PgBouncer(Process):
-    """In transaction mode, with fewer connections than its clients have."""
+    """PgBouncer in transaction mode, with fewer server connections than clients."""
 
     def __init__(self, postgres: Postgres) -> None:
         super().__init__("pgbouncer")
@@ -261,7 +261,7 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
 
 
 def test_an_update_waits_for_the_row_and_then_compares_it(place: StorePlace) -> None:
-    """The other transaction has read and locked the row, and has not committed yet."""
+    """Another transaction has changed the row but not committed yet."""
 
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW, name="Ada")
@@ -275,7 +275,7 @@ def test_an_update_waits_for_the_row_and_then_compares_it(place: StorePlace) -> 
         async with asyncio.timeout(30):
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while await other.fetchval(waiting) < 2:
-                await asyncio.sleep(0.01)  # the poll of a condition
+                await asyncio.sleep(0.01)  # polls until both updates wait
         await transaction.commit()
         await other.close()
         with pytest.raises(Conflict, match="name"):

@@ -1,4 +1,4 @@
-"""Opening the store on PostgreSQL: several hosts, slow migrations, servers that go silent, databases of no use."""
+"""Opening the store on PostgreSQL: several hosts, slow migrations, silent servers, and unusable databases."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from petstore.timeouts import Timeouts
 
 @contextlib.contextmanager
 def deaf_host() -> Iterator[socket.socket]:
-    """A port at which connections are made and nothing is answered."""
+    """Yields a listening socket. Clients can connect to it but get no response."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.setblocking(False)
         yield deaf
 
 
-def tries(deaf: socket.socket) -> int:
-    """How many have connected since the last time."""
+def attempts(deaf: socket.socket) -> int:
+    """Returns how many clients have connected since the last call."""
     found = 0
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -64,14 +64,14 @@ def test_host_that_swallows_packets_leaves_time_for_the_next(postgres: Postgres,
 
 def test_host_that_answered_is_asked_first_from_then_on(postgres: Postgres, tmp_path: Path) -> None:
     async def work() -> None:
-        # A longer timeout than usual: a machine that stalls is no fault of the pool's.
+        # The timeout is longer than usual, so that the test passes even if the machine stalls.
         limits = Bounds(timeouts=Timeouts(8))
         async with postgres_pool(StorePlace(tmp_path, with_first_host(deaf, postgres.url())), 3, limits) as pool:
             await pool.run(lambda connection: connection.fetchval("SELECT 1"))
-            assert tries(deaf) == 1
+            assert attempts(deaf) == 1
             busy = (pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(0.3)")) for _ in range(3))
-            await asyncio.gather(*busy)  # each needs a connection of its own
-            assert tries(deaf) == 0
+            await asyncio.gather(*busy)  # each needs a separate connection
+            assert attempts(deaf) == 0
 
     with deaf_host() as deaf:
         asyncio.run(work())
@@ -97,7 +97,7 @@ def test_schema_that_cannot_be_used_leaves_no_connection_open(place: StorePlace)
 
 
 def test_requests_that_meet_a_newer_schema_get_an_outage(place: StorePlace) -> None:
-    """A worker opens its pool with the first request: by then a node of the next version may have been here."""
+    """A worker opens its pool on the first request. By then, a newer node might have migrated the data."""
     place.use(lambda store: store.database.ping())
     place.by_hand("UPDATE petstore_live.format SET version = 1000")
 
@@ -142,7 +142,7 @@ def test_first_connection_that_goes_silent_does_not_keep_the_store_from_opening(
     monkeypatch.setattr(migrations, "check_encoding", checked)
 
     async def work() -> None:
-        async with postgres_pool(place, bounds=Bounds(), pgbouncer=True) as pool:  # so without a timeout on the server
+        async with postgres_pool(place, bounds=Bounds(), pgbouncer=True) as pool:  # disables server timeouts
             with pytest.raises(Unavailable):
                 await pool.run(lambda connection: connection.fetchval("SELECT 1"))
             assert await pool.run(lambda connection: connection.fetchval("SELECT 1"), 20) == 1
@@ -161,7 +161,7 @@ def test_connection_settings_reach_the_server(place: StorePlace) -> None:
     async def work() -> list[str]:
         async with postgres_pool(place, bounds=Bounds()) as pool:
             limits = ("statement_timeout", "idle_in_transaction_session_timeout", "application_name")
-            return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # of this turn
+            return [await pool.run(lambda c, limit=limit: c.fetchval(f"SHOW {limit}"), 20) for limit in limits]  # type: ignore[misc]  # binds the loop variable
 
     assert asyncio.run(work()) == ["1200ms", "5s", migrations.APPLICATION_NAME]
 

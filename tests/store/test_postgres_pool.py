@@ -1,4 +1,4 @@
-"""The connections to PostgreSQL: who waits for one and how long, which are kept after a fault, and what is left."""
+"""The connections to PostgreSQL: how long callers wait for one, which ones survive a fault, and how they are closed."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ ONE = StorePolicy(pool_size=1)
 
 @contextlib.asynccontextmanager
 async def table_locked(place: StorePlace) -> AsyncIterator[None]:
-    """Somebody else has all animals to itself."""
+    """Locks the table of animals exclusively from another connection."""
     other = await asyncpg.connect(place.url)
     await other.execute("BEGIN; LOCK TABLE petstore_live.pets IN ACCESS EXCLUSIVE MODE")
     try:
@@ -51,14 +51,14 @@ def test_nobody_waits_longer_for_a_connection_than_the_timeout(place: StorePlace
                 return_exceptions=True,
             )
             assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
-            assert time.monotonic() - began < 10  # 1.5 s, and some for a busy machine
+            assert time.monotonic() - began < 10  # 1.5 s plus a margin for a busy machine
         assert (await store.pets.add(NewPet("Rex", 1), NOW)).pet.name == "Rex"
 
     place.use(work, policy=ONE)
 
 
 def test_an_answer_that_comes_with_the_deadline_is_no_bug(postgres: Postgres) -> None:
-    """The machine stood still: asyncpg gets the answer to its first message and, before the next, is terminated."""
+    """Stalls the event loop, so that asyncpg receives a reply just before its connection is terminated."""
 
     async def work() -> None:
         connection = await asyncpg.connect(postgres.url())
@@ -95,7 +95,7 @@ def test_add_that_the_server_refuses_is_not_added_when_the_lock_is_free(place: S
                 with pytest.raises(Unavailable) as refused:
                     await store.pets.add(NewPet("late", 1), NOW)
                 if "QueryCanceled" in str(refused.value):
-                    break  # the server has given up first, as it does unless the machine stalls
+                    break  # the server times out first unless the machine stalls
             else:
                 raise AssertionError(str(refused.value))
         idempotency_key = IdempotencyKey("key_a", "token", bytes(32))
@@ -124,7 +124,7 @@ def test_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) 
             await store.pets.add(NewPet(f"Pet {number}", number), NOW)
         for _ in range(20):
             tasks = [asyncio.create_task(store.pets.get(number)) for number in range(1, 31)]
-            await asyncio.sleep(0.001)  # a moment to give up at
+            await asyncio.sleep(0.001)  # some calls are in flight when they are cancelled
             for task in tasks[::2]:
                 task.cancel()
             found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -138,7 +138,7 @@ def test_caller_that_gives_up_leaves_the_connection_in_order(place: StorePlace) 
 
 
 async def backends_of(pool: PostgresPool, times: int = 1) -> set[int]:
-    """The processes of the server that answer so many requests at once."""
+    """Returns the ids of the server processes that answer this many concurrent requests."""
     sql = f"SELECT pg_backend_pid() FROM pg_sleep({0.2 if times > 1 else 0})"
     return set(await asyncio.gather(*(pool.run(lambda connection: connection.fetchval(sql), 20) for _ in range(times))))
 
@@ -165,12 +165,12 @@ def test_statement_that_takes_too_long_is_ended_unless_it_is_an_operators(place:
             return int(await connection.fetchval("SELECT 7 FROM pg_sleep(0.6)"))
 
     async def work() -> None:
-        async with postgres_pool(place, bounds=Bounds(timeouts=Timeouts(0.5))) as pool:  # 0.3 s for a statement
+        async with postgres_pool(place, bounds=Bounds(timeouts=Timeouts(0.5))) as pool:  # statements may take 0.3 s
             before = await backends_of(pool)
             with pytest.raises(Unavailable, match="QueryCanceled"):
                 await pool.run(lambda connection: connection.fetchval("SELECT pg_sleep(10)"), 20)
             assert await pool.run(long, 20) == 7
-            assert await backends_of(pool) == before  # nothing was wrong with the connection
+            assert await backends_of(pool) == before  # the connection was kept
 
     asyncio.run(work())
 
@@ -189,7 +189,7 @@ def test_client_that_is_silent_within_a_transaction_soon_holds_no_lock_unless_it
 
     async def pausing(connection: Any) -> int:
         async with long_transaction(connection):
-            await asyncio.sleep(0.4)  # what nobody else may do
+            await asyncio.sleep(0.4)  # too long for other clients
             return int(await connection.fetchval("SELECT 1"))
 
     async def work(store: Store) -> None:
@@ -275,7 +275,7 @@ def test_closed_store_has_closed_its_connections(place: StorePlace) -> None:
 def test_store_that_is_closed_first_answers_the_reads_that_wait(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open(policy=StorePolicy(pool_size=1, bounds=PATIENT)) as store:
-            reads = [asyncio.create_task(store.pets.count()) for _ in range(5)]  # one of them at a time
+            reads = [asyncio.create_task(store.pets.count()) for _ in range(5)]  # the pool runs one at a time
             await asyncio.sleep(0)
         assert [counts["available"] for counts in await asyncio.gather(*reads)] == [0] * 5
 

@@ -1,6 +1,6 @@
-"""The data that `tools.release_data` has kept of each release: this version can use it.
+"""This version can use the data that `tools.release_data` has saved from each release.
 
-The tests find every directory of tests/fixtures that has a `known.json`.
+The tests use every directory in tests/fixtures that contains a `known.json`.
 """
 
 import json
@@ -42,7 +42,7 @@ def known(release: Path, backend: str) -> dict[str, Any]:
 
 @pytest.fixture
 def server(release: Path, backend: str, known: dict[str, Any], tmp_path: Path) -> Server:
-    """The installation, at the moment when it was kept. Redis has a clock of its own."""
+    """The saved installation, with the clock set to the time of saving. Redis uses its own clock."""
     made = Server(tmp_path / "data")
     if backend == "sqlite":
         unpack(release / "data.zip", made.data)
@@ -60,7 +60,7 @@ def test_every_key_is_answered_as_before(server: Server, backend: str, known: di
     with started(server):
         for name, each in known["secrets"].items():
             if each["GET /pets"] == TOO_MANY and backend == "postgres":
-                continue  # its windows and its ban are over
+                continue  # by the clock of Redis, its windows and its ban have ended
             url = server.url("/pets", each["environment"])
             answer = httpx.get(url, headers={"Authorization": f"Bearer {each['secret']}"})
             assert answer.status_code == each["GET /pets"], name
@@ -82,14 +82,14 @@ def test_every_animal_and_every_idempotency_key_is_there(server: Server, known: 
 
 
 def test_every_admission_is_booked_once(server: Server, known: dict[str, Any]) -> None:
-    """Those that only the gate had counted when the service was killed, too."""
+    """Admissions that only the gate had counted when the service was killed are included."""
     month = time.strftime("%Y-%m", time.gmtime(known["unix"]))
     expected: dict[str, int] = {}
     for each in known["admitted"]:
         key_id = known["secrets"][each["key"]]["key_id"]
         expected[key_id] = expected.get(key_id, 0) + each["count"]
 
-    def booked() -> dict[str, int]:
+    def recorded() -> dict[str, int]:
         petstore = Commands(server)
         rows = [
             *petstore.json("usage", "--month", month),
@@ -98,7 +98,7 @@ def test_every_admission_is_booked_once(server: Server, known: dict[str, Any]) -
         return {row["key_id"]: row["admitted"] for row in rows if row["admitted"]}
 
     with started(server):
-        assert wait_for(lambda: booked() == expected), booked()
+        assert wait_for(lambda: recorded() == expected), recorded()
 
 
 def test_imports_can_be_undone_and_operators_are_known(server: Server, known: dict[str, Any]) -> None:

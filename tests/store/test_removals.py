@@ -1,4 +1,4 @@
-"""Who added animals, and removals, on every backend: animals that are removed together, and restored."""
+"""Who added each animal, and animals that are removed and restored together, on every backend."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ async def add(store: Store, count: int) -> list[Pet]:
 
 
 async def entries(store: Store) -> list[tuple[str, str, str, str]]:
-    """The actor, the action, the subject and the detail of each audit entry, newest first."""
+    """Returns the actor, action, subject and detail of audit entries, newest first. Omits entries of ENTRY's actor."""
     found = (await store.audit.find()).entries
     return [
         (entry.actor, entry.action, entry.subject, entry.detail) for _, entry in found if entry.actor != ENTRY.actor
@@ -155,7 +155,7 @@ def test_operators_who_restore_the_same_removal_at_once_restore_each_animal_once
     store_at.use(work)
 
 
-# Removing by who added animals
+# Removing animals by who added them
 
 
 def added_by(key: ApiKey, **more: Any) -> PetQuery:
@@ -217,7 +217,7 @@ def test_an_animal_that_is_edited_while_others_are_removed_stays(store_at: Store
     store_at.use(work)
 
 
-def test_creates_go_on_while_many_animals_are_removed_and_restored(store_at: StorePlace) -> None:
+def test_creates_continue_while_many_animals_are_removed_and_restored(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         (key,) = await new_keys(store, 1)
         await asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW, key_id=key.id) for i in range(5_000)))

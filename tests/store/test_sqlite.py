@@ -1,4 +1,4 @@
-"""What is special about the SQLite store: files, settings, migrations, snapshots, checks."""
+"""What only the SQLite store does: files, settings, migrations, snapshots and checks."""
 
 import asyncio
 import sqlite3
@@ -50,7 +50,7 @@ def test_files_are_durable_and_use_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 def test_sizes_fit_together() -> None:
-    assert WAL_MAX == 2 * WAL_PAGES * 4096  # only then the writer insists
+    assert WAL_MAX == 2 * WAL_PAGES * 4096  # above this size, a checkpoint waits for readers
 
 
 def test_reads_cannot_write_and_need_no_waiting(tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_reads_cannot_write_and_need_no_waiting(tmp_path: Path) -> None:
 
     class Kept(apsw.Connection):
         def __init__(self, *values: object, **options: object) -> None:
-            super().__init__(*values, **options)  # type: ignore[arg-type]  # passed on
+            super().__init__(*values, **options)  # type: ignore[arg-type]  # passed through
             readers.append(self)
 
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Kept) as store:
             assert store.pets.immediate
-            (reader,) = readers  # the writer connects when it is needed
+            (reader,) = readers  # the writer connects only when it is needed
             with pytest.raises(apsw.ReadOnlyError):
                 reader.execute("DELETE FROM pets")
 
@@ -131,8 +131,8 @@ def test_file_that_may_only_be_read_is_refused_with_a_clear_message() -> None:
     with directory_of_nobody() as directory:
         StorePlace(directory).use(lambda store: store.database.ping())
         (directory / "live.db-turn").unlink(missing_ok=True)
-        said = as_nobody(lambda: migrate(directory / "live.db"))
-        assert said.startswith(f"OperatorError: {directory}/live.db: cannot be opened for writing")
+        error = as_nobody(lambda: migrate(directory / "live.db"))
+        assert error.startswith(f"OperatorError: {directory}/live.db: cannot be opened for writing")
 
 
 # Idempotency records
@@ -152,7 +152,7 @@ def test_old_idempotency_records_are_pruned_some_at_a_time_once_a_minute(tmp_pat
             other.execute("UPDATE idempotency SET created = 1")
             assert await tokens_after("d", NOW + 59) == "abcd"
             assert await tokens_after("e", NOW + 60) == "cde"
-            assert await tokens_after("f", NOW + 61) == "def"  # there were more
+            assert await tokens_after("f", NOW + 61) == "def"  # more records were due
             other.execute("UPDATE idempotency SET created = 1 WHERE token IN ('d', 'e')")
             assert await tokens_after("g", NOW + 120) == "defg"
             assert await tokens_after("h", NOW + 121) == "fgh"

@@ -1,4 +1,4 @@
-"""The contract of the catalogue, as far as clients' requests need it, on every backend."""
+"""The contract of the store for client requests, on every backend."""
 
 import asyncio
 from collections.abc import Collection
@@ -81,7 +81,7 @@ def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -
     async def work(store: Store) -> None:
         with pytest.raises(ValueError, match="cannot announce added"):
             await asyncio.wait_for(store.pets.add(NewPet("Rex", 1), NOW), 30)
-        assert sum((await store.pets.count()).values()) == 1  # it is written nevertheless
+        assert sum((await store.pets.count()).values()) == 1  # it was written anyway
 
     store_at.use(work, Broken())
 
@@ -167,9 +167,9 @@ def test_idempotency_key_is_free_again_after_exactly_a_day(store_at: StorePlace)
 async def added_at_once(
     store: Store, *adds: tuple[str, IdempotencyKey | None], now: float = NOW
 ) -> list[tuple[str, bool] | type[BaseException]]:
-    """For each animal, whose name is given: the name in the result and whether it is a replay, or the error.
+    """Adds animals with these names in one batch, because calls in the same iteration of the event loop share one.
 
-    Calls of the same iteration of the event loop share a batch.
+    Returns the name in each result and whether it is a replay, or the type of the error.
     """
     adding = (store.pets.add(NewPet(name, 1), now, key) for name, key in adds)
     results = await asyncio.gather(*adding, return_exceptions=True)
@@ -208,7 +208,7 @@ def test_one_batch_adds_one_animal_for_each_idempotency_key(store_at: StorePlace
 
 
 def test_each_use_of_a_recorded_idempotency_key_is_compared_with_the_record(store_at: StorePlace) -> None:
-    """Not with the first use in its batch, which may have another body."""
+    """A use is not compared with the first use in its batch, which might have a different body."""
     body, other_body = IdempotencyKey("key_a", "t", b"body"), IdempotencyKey("key_a", "t", b"other")
 
     async def work(store: Store) -> None:
@@ -232,7 +232,7 @@ def test_each_use_of_a_recorded_idempotency_key_is_compared_with_the_record(stor
 
 
 def test_1000_creates_at_once_on_two_workers_add_one_animal(store_at: StorePlace) -> None:
-    """They take several batches, between creates that have nothing to do with them."""
+    """These requests are spread over several batches, together with unrelated creates."""
     key = IdempotencyKey("key_a", "t", b"body")
     policy = StorePolicy(bounds=PATIENT._replace(batch=300))
 

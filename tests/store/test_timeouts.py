@@ -1,7 +1,7 @@
-"""How long a caller waits for the writer of the SQLite store, and that a write that was refused is not written.
+"""How long callers wait for the writer of the SQLite store. A refused write is never written later.
 
-Time is passed in: a write has 100 s by a clock that only the tests move, and joins a batch in the first 85 of them. So
-a machine that stalls changes nothing.
+Only the tests move the clock. A write has 100 s and can join a batch during the first 85 s. A machine that stalls
+therefore does not affect the results.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ LIMITS = Bounds(timeouts=Timeouts(100), check_interval=0.01)
 
 
 class Disk(WatchedConnection):
-    """Hangs before something is written, or before it is committed, while `works` is clear."""
+    """While `works` is clear, hangs before each transaction, or before each commit if `hangs_in_commit` is set."""
 
     works = threading.Event()
     hangs_in_commit = False
     hanging = threading.Event()
-    locks_wanted = 0  # how often a transaction was begun, or tried to
+    locks_wanted = 0  # attempts to begin a transaction
 
     def before(self, sql: str) -> None:
         begins = sql.startswith(("BEGIN", "INSERT INTO pets")) and not self.in_transaction
@@ -69,12 +69,12 @@ async def hanging_disk(*, in_commit: bool = False) -> AsyncIterator[None]:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
-            await asyncio.sleep(0.001)  # the poll of a condition, bounded
+            await asyncio.sleep(0.001)  # polls until the timeout
 
 
 @contextlib.contextmanager
 def another_process_writing(data: Path) -> Iterator[None]:
-    """It has the lock, and changes nothing."""
+    """Holds the write lock without changing anything."""
     other = connect(data / "live.db")
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -122,10 +122,10 @@ def test_disk_that_hangs_keeps_nobody_waiting_beyond_the_deadline(tmp_path: Path
                 in_flight = adding(store, "in flight")
                 await until(Disk.hanging.is_set)
                 waiting = adding(store, "waiting")
-                await asyncio.sleep(0.05)  # several checks
+                await asyncio.sleep(0.05)  # time for several checks
                 clock.now += 86
                 assert await refused(waiting)
-                assert not in_flight.done()  # it has the reserve, for its commit
+                assert not in_flight.done()  # the remaining time is reserved for its commit
                 clock.now += 15
                 assert await refused(in_flight)
                 assert metrics.STORE_DOWN.cells["live", "write"]
@@ -142,7 +142,7 @@ def test_write_that_was_refused_while_another_process_wrote_is_not_written_after
         async with sqlite_store(tmp_path, LIMITS, Disk, clock=clock) as store:
             with another_process_writing(tmp_path):
                 in_flight = adding(store, "in flight")
-                await until(lambda: Disk.locks_wanted == 1)  # its insert found the lock taken
+                await until(lambda: Disk.locks_wanted == 1)  # its insert found the database locked
                 waiting = adding(store, "waiting behind")
                 await asyncio.sleep(0)
                 clock.now += 101
@@ -175,7 +175,7 @@ def test_of_writes_that_wait_for_a_lock_together_only_those_in_time_are_written(
                     await asyncio.sleep(0)
                     clock.now += 31
                     assert await refused(first)
-                # The thread gives up the first, then waits with the other two for the lock.
+                # The thread gives up on the first write, then waits for the lock with the other two.
                 await until(lambda: Disk.locks_wanted == 2)
                 clock.now += 20
                 assert await refused(late)
@@ -187,7 +187,7 @@ def test_of_writes_that_wait_for_a_lock_together_only_those_in_time_are_written(
 
 
 def test_thread_skips_what_comes_to_it_too_late(tmp_path: Path) -> None:
-    """Without the event loop's own check: the thread itself finds out, for some of a batch and for all of it."""
+    """The event loop does not check, so the thread must skip them, whether part of a batch or all of it is late."""
     clock = Clock()
 
     async def work() -> None:
@@ -209,7 +209,7 @@ def test_thread_skips_what_comes_to_it_too_late(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_write_whose_time_ends_during_its_commit_is_written_and_its_caller_told_so(tmp_path: Path) -> None:
+def test_write_whose_time_ends_during_its_commit_is_written_and_succeeds(tmp_path: Path) -> None:
     clock = Clock()
 
     async def work() -> None:
@@ -218,7 +218,7 @@ def test_write_whose_time_ends_during_its_commit_is_written_and_its_caller_told_
                 writing = adding(store, "Rex")
                 await until(Disk.hanging.is_set)
                 clock.now += 95
-                await asyncio.sleep(0.05)  # several checks
+                await asyncio.sleep(0.05)  # time for several checks
                 assert not writing.done()
             assert (await writing).pet.name == "Rex"
 

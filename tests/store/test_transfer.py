@@ -1,4 +1,4 @@
-"""Rows on their way to another store, on every backend."""
+"""Copying rows to another store, on every backend."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
     async def work(store: Store) -> None:
         await store.transfer.put_rows(moved, most)
         with pytest.raises(REFUSED_ROW):
-            await store.transfer.put_rows(moved, [last, most[0]])  # one is there already, so neither is added
+            await store.transfer.put_rows(moved, [last, most[0]])  # one already exists, so neither is added
         assert await store.transfer.rows(moved, None, 100) == most
         await store.transfer.put_rows(moved, [last])
         assert await store.transfer.rows(moved, None, 100) == rows
@@ -42,7 +42,7 @@ def test_rows_arrive_as_they_are_and_come_out_in_order(store_at: StorePlace, nam
 def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: StorePlace) -> None:
     async def work(store: Store) -> list[int]:
         await store.transfer.put_rows(COUNTERS, [("pets", 100), ("audit", 7)])
-        await store.transfer.put_rows(COUNTERS, [("pets", 50), ("audit", 7)])  # never back
+        await store.transfer.put_rows(COUNTERS, [("pets", 50), ("audit", 7)])  # never goes back
         assert sorted(await store.transfer.rows(COUNTERS, None, 10)) == [("audit", 7), ("pets", 100)]
         ids = [(await store.pets.add(NewPet("Rex", 1), NOW)).pet.id for _ in range(2)]
         await store.transfer.put_rows(table("pets"), [pet_row(number) for number in (150, 200)])

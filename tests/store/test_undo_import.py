@@ -1,4 +1,4 @@
-"""The undoing of imports, on every backend: what goes, what stays, and what happens after an interruption."""
+"""Undoing imports, on every backend: what is removed, what is kept, and what happens after an interruption."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def test_undo_removes_what_nobody_has_changed_since(store_at: StorePlace) -> Non
         await store.pets.set_status([3], "sold", ENTRY)
         await store.pets.update(5, PetChanges(name="renamed"), ENTRY)
         await store.removals.remove([7], ENTRY)
-        await store.removals.restore([7], ENTRY)  # as it was: nobody has changed it
+        await store.removals.restore([7], ENTRY)  # restored unchanged, so undoing the import removes it
         assert await store.imports.undone(added.id) == Undone(removed=0, kept=2, left=23)
         changes.clear()
         assert await store.imports.undo(added.id, entry)
@@ -91,8 +91,8 @@ def test_running_import_can_be_undone_and_then_adds_nothing_more(store_at: Store
     store_at.use(work)
 
 
-def test_undo_beside_the_import_removes_all_of_it(store_at: StorePlace) -> None:
-    """Whichever chunk is in flight when undoing begins: it is removed, or it is refused."""
+def test_undo_during_the_import_removes_all_of_it(store_at: StorePlace) -> None:
+    """A chunk that is in flight when the undo begins is either removed or refused."""
 
     async def work(store: Store) -> None:
         async with store_at.open(policy=SMALL_CHUNKS) as other:
@@ -100,7 +100,7 @@ def test_undo_beside_the_import_removes_all_of_it(store_at: StorePlace) -> None:
             while not (running := await other.imports.page(NOW)) or running[0].added < 50:
                 await asyncio.sleep(0)
             assert await other.imports.undo(running[0].id, ENTRY)
-            with pytest.raises(AssertionError):  # a chunk was not added
+            with pytest.raises(AssertionError):  # a chunk was refused
                 await importing
             assert await names(other) == []
 
@@ -119,7 +119,7 @@ def test_interrupted_import_can_be_undone(store_at: StorePlace) -> None:
     store_at.use(work)
 
 
-def test_undo_that_is_cancelled_goes_on_and_returns_the_totals(store_at: StorePlace) -> None:
+def test_undo_that_is_cancelled_can_be_resumed_and_returns_the_totals(store_at: StorePlace) -> None:
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
@@ -138,7 +138,7 @@ def test_undo_that_is_cancelled_goes_on_and_returns_the_totals(store_at: StorePl
         found = await store.imports.get(added.id, NOW)
         assert found is not None and found.state == "undoing"
         entries = len((await store.audit.find()).entries)
-        async with store_at.open() as other:  # another process goes on, in larger steps
+        async with store_at.open() as other:  # another process resumes it, with larger chunks
             assert await other.imports.undo(added.id, ENTRY)
         assert await store.imports.undone(added.id) == Undone(removed=498, kept=2)
         assert [pet.id for pet in (await store.pets.page(after=0, limit=9, status=None)).pets] == [5, 495]

@@ -1,4 +1,4 @@
-"""The writer of the SQLite store: group commit, other processes, outages, what it leaves behind."""
+"""The writer of the SQLite store: group commit, other processes, outages, and cleaning up."""
 
 import asyncio
 import itertools
@@ -23,10 +23,10 @@ from petstore.usage import OperationUsage
 
 
 class Watched(WatchedConnection):
-    """Remembers the connections that were made, and the statements of the writer."""
+    """Records all connections and the statements that they execute."""
 
-    made: list["Watched"] = []  # noqa: RUF012  # of all of them
-    statements: list[str] = []  # noqa: RUF012  # of all of them
+    made: list["Watched"] = []  # noqa: RUF012  # shared by all connections
+    statements: list[str] = []  # noqa: RUF012  # shared by all connections
 
     def __init__(self, *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
@@ -43,7 +43,7 @@ def forget_connections() -> None:
 
 
 def writers_connection() -> apsw.Connection:
-    """The second: the first is the reader's."""
+    """Returns the second connection, because the reader opens the first."""
     return Watched.made[1]
 
 
@@ -61,8 +61,7 @@ def test_concurrent_adds_share_transactions_and_each_gets_its_own_animal(tmp_pat
     assert sum(sql.startswith("INSERT INTO pets") for sql in Watched.statements) < 100
 
 
-def test_write_that_may_take_long_has_a_transaction_of_its_own(tmp_path: Path) -> None:
-
+def test_write_that_may_take_long_has_its_own_transaction(tmp_path: Path) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
             long = [store.transfer.put_rows(USAGE_TOTALS, [(60, start, "admitted", 1)]) for start in range(2)]
@@ -157,14 +156,14 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
             )
             other = connect(tmp_path / "live.db")
             other.execute("BEGIN IMMEDIATE")
-            async with asyncio.timeout(20):  # 1.8 s, but on a machine that stands still now and then
+            async with asyncio.timeout(20):  # takes 1.8 s unless the machine stalls
                 with pytest.raises(Unavailable):
                     await store.pets.add(NewPet("Max", 1), NOW)
-            assert await names(store) == ["Rex"]  # reads go on
+            assert await names(store) == ["Rex"]  # reads continue
             other.execute("ROLLBACK")
             other.close()
             assert (await store.pets.add(NewPet("Max", 1), NOW)).pet.name == "Max"
-            assert writers_connection().pragma("busy_timeout") == 0  # the writer sleeps for no lock again
+            assert writers_connection().pragma("busy_timeout") == 0  # reset after waiting for the lock
 
     asyncio.run(work())
 
@@ -175,14 +174,14 @@ def test_a_lock_held_by_another_process_is_an_outage_that_heals(tmp_path: Path) 
 @pytest.mark.parametrize(
     "idempotency_key", [None, IdempotencyKey("key_a", "token", b"")], ids=["one statement", "a transaction"]
 )
-def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
+def test_a_full_store_is_an_outage_that_heals_while_reads_continue(
     tmp_path: Path, idempotency_key: IdempotencyKey | None
 ) -> None:
     async def work() -> None:
         async with sqlite_store(tmp_path, kind=Watched) as store:
             await store.pets.add(NewPet("Rex", 1), NOW)
             writer = writers_connection()
-            # SQLite's own limit on the file: the same error as a full disk, without filling one.
+            # A limit on the file size causes the same error as a full disk.
             writer.execute(f"PRAGMA max_page_count = {writer.pragma('page_count')}")
             with pytest.raises(Unavailable, match="FullError"):
                 adding = [store.pets.add(NewPet("x" * 250, 1), NOW) for _ in range(200)]
@@ -195,11 +194,11 @@ def test_a_full_store_is_an_outage_that_heals_while_reads_go_on(
     asyncio.run(work())
 
 
-# What it leaves behind
+# Cleaning up
 
 
 def test_log_stays_bounded_while_there_is_always_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of two readers begins before the other ends, so that a checkpoint must wait for them."""
+    """Two readers take turns, each beginning before the other ends, so that a checkpoint must wait for them."""
     monkeypatch.setattr(writer_module, "WAL_MAX", 256 * 1024)
     ended = threading.Event()
 
@@ -232,20 +231,20 @@ def test_log_stays_bounded_while_there_is_always_a_reader(tmp_path: Path, monkey
 
 def test_store_that_is_closed_has_written_all_and_holds_nothing(tmp_path: Path) -> None:
     adding: list[asyncio.Future[Added]] = []
-    kept: list[Store] = []  # a store that is collected closes its files anyway
+    kept: list[Store] = []  # a garbage-collected store would close its files anyway
 
     async def work() -> None:
         async with sqlite_store(tmp_path) as store:
             kept.append(store)
             adding.append(asyncio.ensure_future(store.pets.add(NewPet("Rex", 1), NOW)))
-            await asyncio.sleep(0)  # as far as the queue
+            await asyncio.sleep(0)  # until the write is queued
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(work())
     assert adding[0].result().pet.name == "Rex"
     for thread in threading.enumerate():
         if thread.name == "writer-live":
-            thread.join(timeout=10)  # it has said that it is done
+            thread.join(timeout=10)  # it has finished its work
             assert not thread.is_alive()
     assert not opened(tmp_path / "live.db")
 

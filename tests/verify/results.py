@@ -26,7 +26,7 @@ def verified(
     write: bool = True,
     sleep: Callable[[float], None] = refuse_to_wait,
 ) -> Results:
-    """Returns the results by name of the check. No check may send more requests than the table allows."""
+    """Returns the results by check name. No check may send more requests than the table allows."""
     secret = limit_key.secret if limit_key else ""
     session = Session([parse_address(url) for url in urls], key.secret, secret, sleep)
     allowed = {check.name: check.most_requests(len(urls)) for check in CHECKS if "limit key" not in check.needs}

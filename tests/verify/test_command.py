@@ -158,7 +158,7 @@ def test_too_many_addresses_are_refused(service: Server, live: Key) -> None:
 
 
 def test_a_service_that_repeats_the_key_does_not_get_it_printed(command: Commands) -> None:
-    """Tests another implementation, whose keys have another format."""
+    """The service is another implementation whose keys have a different format."""
     secret = "another-form-of-key-17"
     body = f'[{{"id":1,"name":"{secret}\x9b31m","categoryId":1}}, 2]'.encode()
     head = (

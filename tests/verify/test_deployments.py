@@ -1,4 +1,4 @@
-"""No promise is broken on any backend, with several workers and nodes, and behind the proxies in deploy/."""
+"""`petstore verify` passes on every backend, with several workers and nodes, and behind the proxies in deploy/."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Each planted fault is named by the check that covers it, with the likely cause."""
+"""The check that covers a planted fault detects it and names its likely cause."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +93,6 @@ def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", workers=2)
     server.program = ["harness.stale_worker"]
     with started(server):
-        # The kernel may give all connections to one worker, but not each time.
+        # The kernel may assign all connections to one worker, but hardly in all three runs.
         runs = [broken(verified([server.url("")], server.key())).get("creating.visible_at_once", "") for _ in range(3)]
     assert any("likely cause: a worker serves stale pages" in detail for detail in runs)

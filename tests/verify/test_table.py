@@ -11,7 +11,7 @@ from petstore.verify.runner import LIST_PAGES_MAX, REQUESTS_MAX
 
 API = (Path(__file__).parents[2] / "docs/api.md").read_text()
 HEADINGS = re.findall(r"^#+ (.+)$", API, re.MULTILINE)
-PROBES = 6  # of three addresses, the limit key, errors on demand and the write scope
+PROBES = 6  # three addresses, the limit key, errors on demand, and the write scope
 SECTIONS = {"Authentication", "List animals", "Add an animal", "Get an animal (deprecated)", "Errors", "Limits"}
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the interface share: requests byte for byte, and what every Error body must look like."""
+"""Shared by the tests of the API: sends requests byte for byte and checks Error bodies."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ PET = {"name": "Rex", "categoryId": 1}
 
 
 class Answer(NamedTuple):
-    """A response to a request that was sent byte for byte. The names of headers are lower case."""
+    """A response to a request that was sent byte for byte. Header names are in lower case."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -24,16 +24,16 @@ class Answer(NamedTuple):
 
 
 def ask(server: Server, line: str, *headers: str | bytes, key: Key | None = None, body: bytes = b"") -> Answer:
-    """Send one request exactly as it is written, on a connection of its own: `line` is the method and the target.
+    """Sends one request exactly as given, on a new connection. `line` is the method and the target.
 
-    Fails on an answer that the interface document does not have.
+    Fails if the OpenAPI document does not describe the response.
     """
     lines = [f"{line} HTTP/1.1".encode(), b"Host: petstore.test", b"Connection: close"]
     if key is not None:
         lines.append(f"Authorization: Bearer {key.secret}".encode())
     lines += [header.encode() if isinstance(header, str) else header for header in headers]
     answer = parse(raw(server.port, b"\r\n".join([*lines, b"", body])))
-    if answer.values("x-request-id"):  # otherwise another HTTP server has rejected the message
+    if answer.values("x-request-id"):  # otherwise another HTTP server rejected the message
         method, _, target = line.partition(" ")
         assert_documented(method, path_of(target), *answer)
     return answer
@@ -48,7 +48,7 @@ def parse(response: bytes) -> Answer:
 
 
 def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> dict[str, Any]:
-    """A new animal, as the service describes it."""
+    """Adds an animal. Returns it as the response shows it."""
     path = server.url("/pets", key.record.environment)
     response = client.post(path, json={**PET, **members}, headers=key.headers)
     assert response.status_code == 201, response.text
@@ -57,12 +57,12 @@ def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> d
 
 
 def change_status(server: Server, pet_id: int, status: PetStatus) -> None:
-    """What the operator does."""
+    """Changes the status as an operator would."""
     server.act(lambda backends: backends.stores["live"].pets.set_status([pet_id], status, ENTRY))
 
 
 def message_of(response: httpx.Response, code: str) -> str:
-    """The message of an Error body, after checking all of the rest."""
+    """Returns the message of an Error body, after checking the rest of the response."""
     assert (response.status_code, response.headers["content-type"]) == (STATUS_OF_CODE[code], "application/json")
     error = response.json()
     assert list(error) == ["code", "message", "status"]

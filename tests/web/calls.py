@@ -1,4 +1,4 @@
-"""Calls of the app in this process: the request that the OpenAPI document shows for an operation."""
+"""Calls the app in this process with the request that the OpenAPI document shows for an operation."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ async def ask(
     environment: Environment = "live",
     **more: Any,
 ) -> Reply:
-    """The response to the request of the document, with another method, body or fields if given."""
+    """Returns the response to the documented request, with another method, body or fields if given."""
     shown, path, example = sample(operation.name)
     fields: dict[str, Any] = {"authorization": f"Bearer {secret}"} if secret else {}
     sent = BASES[environment] + path
@@ -33,7 +33,7 @@ async def ask(
 
 
 def error_of(reply: Reply) -> Json:
-    """The Error body of a reply, after checking that it is whole."""
+    """Returns the Error body of a reply, after checking that it is complete."""
     body: Json = json.loads(reply.body)
     assert error_faults(body) == [], f"this body of a {reply.status} is not a complete Error: {body}"
     assert body["status"] == reply.status

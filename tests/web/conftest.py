@@ -1,4 +1,4 @@
-"""Fixtures of the web suites: a server for each host whose clock may be moved."""
+"""Fixtures of the web tests: for each host, a server whose clock the tests can move."""
 
 from collections.abc import Iterator
 
@@ -15,6 +15,6 @@ def one_for_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def timed(one_for_all: Server) -> Server:
-    """A server whose clock may be moved: every test brings keys of its own and starts at the present."""
+    """A server whose clock tests can move. Each test uses its own keys and starts at the current time."""
     one_for_all.move_clock(0)
     return one_for_all

@@ -1,4 +1,4 @@
-"""Requests without a valid key: limited per client address, without harm to the valid keys of that address."""
+"""Requests without a valid key are limited per client address. Valid keys at that address are not affected."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def test_a_key_seen_valid_by_one_worker_is_served_by_all_during_a_flood(start: S
     own = start("--address-per-minute", "5", workers=2)
     key = own.key()
     assert asking(own.port, 1, key.headers)[0].status == 200
-    for _ in range(20):  # each on a new connection, so both workers get some
+    for _ in range(20):  # each on a new connection, so that both workers get some
         flood = [without_key(own, 1, Authorization=f"Bearer {mint('live')}")[0].status for _ in range(15)]
         assert set(flood[-3:]) == {429}
         assert asking(own.port, 1, key.headers)[0].status == 200
@@ -108,7 +108,7 @@ def test_forwarded_for_is_used_from_a_trusted_proxy(start: Start) -> None:
 
 @pytest.mark.on("sqlite-lmdb")
 def test_nearest_address_that_is_not_a_trusted_proxy_is_the_client(start: Start) -> None:
-    """What a client itself wrote into the header, left of the proxy's entry, gains it nothing."""
+    """Entries that the client forges, to the left of the proxy's entry, have no effect."""
     own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1", "--trusted-proxy", "10.0.0.0/8")
     hops = [f"203.0.113.{i}, 198.51.100.1, 10.1.2.3" for i in range(3)]
     assert [without_key(own, X_Forwarded_For=hop)[0].status for hop in hops] == [401, 401, 429]

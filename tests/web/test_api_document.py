@@ -1,4 +1,4 @@
-"""docs/api.md proved: every `curl` in it works as it stands and answers what it shows; every header is explained."""
+"""Checks docs/api.md: every `curl` command works as shown and prints the output shown. Every header is explained."""
 
 import os
 import re
@@ -19,7 +19,7 @@ API = (Path(__file__).parents[2] / "docs/api.md").read_text()
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Each `$ curl …` of the document, in order, with the lines that it is shown to answer; and what makes a key."""
+    """Returns each `curl` and `keys create` command of the document, in order, with the output lines shown."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```", API, re.MULTILINE | re.DOTALL):
         for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
@@ -52,7 +52,7 @@ def test_every_curl_of_the_document_answers_what_it_shows(tmp_path: Path) -> Non
 
 
 def test_the_drawing_of_a_ban_is_what_happens() -> None:
-    """Three requests a second on the free plan: each stage with its requests, its strikes and its Retry-After."""
+    """Checks the requests, strikes and Retry-After of each stage, at three requests a second on the free plan."""
     limits = PLANS["free"]
     assert limits is not None
     rows: dict[Outcome, list[tuple[int, int, int]]] = {outcome: [] for outcome in Outcome}

@@ -1,4 +1,4 @@
-"""Keys as seen from outside: what is let in, what is not, and that a refusal tells nothing."""
+"""API keys as clients see them: which are accepted, which are refused, and that refusals reveal nothing."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.web.answers import PET, ask, message_of, remaining
 CHALLENGE = 'Bearer realm="petstore"'
 INVALID_TOKEN = 'Bearer realm="petstore", error="invalid_token"'
 
-# What is sent in place of `Authorization: Bearer <key>`.
+# Headers that are sent instead of `Authorization: Bearer <key>`.
 BAD_CREDENTIALS: dict[str, Callable[[str], list[tuple[bytes, bytes]]]] = {
     "basic": lambda secret: [(b"Authorization", b"Basic dXNlcjpwYXNz")],
     "basic with the key": lambda secret: [(b"Authorization", b"Basic " + secret.encode())],
@@ -59,7 +59,7 @@ def _with_prefix(prefix: str) -> str:
 
 @pytest.fixture
 def reference(server: Server, client: httpx.Client) -> bytes:
-    """The body of the answer to a request without any credential."""
+    """The body of the response to a request without credentials."""
     response = client.get(server.url("/pets"))
     message_of(response, "unauthorized")
     return response.content
@@ -126,7 +126,7 @@ def test_revoked_and_expired_keys_get_the_same_body_as_unknown_ones(server: Serv
 
 
 def test_refusals_differ_in_no_header_but_their_number_and_counter(server: Server, client: httpx.Client) -> None:
-    """Nothing of a 401 tells a guesser whether the key has ever existed."""
+    """A 401 must not reveal whether a guessed key has ever existed."""
     revoked = server.key()
     revoke(server, revoked)
     seen = set()
@@ -169,7 +169,7 @@ def test_a_request_without_the_scope_counts(server: Server, client: httpx.Client
     assert remaining(client.post(server.url("/pets"), json=PET, headers=key.headers)) == 9
 
 
-# The life of a key
+# The lifetime of a key
 
 
 @pytest.mark.on("sqlite-lmdb")

@@ -27,7 +27,7 @@ def outcomes(responses: list[Response]) -> list[str]:
 
 
 def ban(server: Server, key: Key) -> Response:
-    """Ask until the key is banned. Returns the last response."""
+    """Sends requests until the key is banned. Returns the last response."""
     last = ask(server, key, 2 * key.record.per_minute + 1)[-1]
     assert last.code == "key_banned"
     return last
@@ -77,7 +77,7 @@ def test_banned_answer_names_the_end_of_the_day_when_that_is_later(timed: Server
     assert day_ends <= int(banned.headers["x-ratelimit-reset"]) <= math.ceil(time.time() + DAY)
     assert (banned.headers["x-ratelimit-limit"], banned.remaining) == ("2", 0)
     assert DAY - 10 < length(banned) <= DAY
-    timed.move_clock(DAY - 30)  # the ban has ended long ago, the day has not
+    timed.move_clock(DAY - 30)  # the ban ended long ago, but the day has not
     assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]
 
 
@@ -93,7 +93,7 @@ def test_banned_answer_names_the_end_of_the_minute_when_that_is_later(start: Sta
 
 @pytest.mark.parametrize("limits", [Limits(1, 1000), Limits(2, 3), Limits(3, 1)], ids=["minute", "both", "day"])
 def test_retry_after_is_true_for_every_429(timed: Server, limits: Limits) -> None:
-    """Each refused client waits as long as Retry-After says, and is admitted: over limits, bans and both at once."""
+    """A client that waits for Retry-After is admitted, whether it exceeded a limit, was banned, or both."""
     key = timed.key(limits=limits)
     clock, codes = 0, set()
     for refusals in (0, 1, 2, 5, 3, 8, 4):
@@ -127,7 +127,7 @@ def test_ban_ends_exactly_when_retry_after_says(timed: Server) -> None:
         wait = length(ban(timed, key))
         timed.move_clock(wait - 1)
         early = ask(timed, key)
-        if time.monotonic() - began < 0.9:  # otherwise the machine paused, and that second is over
+        if time.monotonic() - began < 0.9:  # otherwise the machine stalled and the second has passed
             break
     assert outcomes(early) == ["key_banned"]
     timed.move_clock(wait)
@@ -189,7 +189,7 @@ def test_ban_survives(timed: Server, stop: Callable[[Server], object]) -> None:
 @pytest.mark.parametrize("limits", [Limits(2, 1000), Limits(2, 4)], ids=["minute", "minute and day"])
 @pytest.mark.parametrize("window", [60, DAY], ids=["over the end of a minute", "over the end of a day"])
 def test_ban_outlasts_a_clock_that_steps_back(timed: Server, limits: Limits, window: int) -> None:
-    """The key was banned in the first seconds of a window, and the clock steps back to the window before."""
+    """The key is banned in the first seconds of a window, and then the clock steps back into the previous window."""
     key = timed.key(limits=limits)
     assert outcomes(ask(timed, key)) == ["200"]
     timed.move_clock(window + 1)  # the window of the first request has ended
@@ -220,7 +220,7 @@ def test_a_lifted_key_is_admitted_from_the_next_request_on(timed: Server) -> Non
     timed.move_clock(30)
     assert outcomes(ask(timed, key)) == ["key_banned"]
     assert lift(timed, key).returncode == 0
-    assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]  # the minute itself is still exhausted
+    assert outcomes(ask(timed, key)) == ["rate_limit_exceeded"]  # the minute's limit is still used up
     assert key.id not in bans_in_force(timed)
     timed.move_clock(61)
     assert outcomes(ask(timed, key)) == ["200"]

@@ -1,4 +1,4 @@
-"""POST /pets: the media type and the size of a body, and where it is not JSON."""
+"""POST /pets: the media type and size of a body, and the position of JSON errors."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ MOST = 64 * 1024
 
 
 def of_size(size: int) -> bytes:
-    """A valid body of exactly this many bytes."""
+    """Returns a valid body of exactly this many bytes."""
     head, tail = b'{"name":"Rex","categoryId":1,"x":"', b'"}'
     return head + b"x" * (size - len(head) - len(tail)) + tail
 
@@ -77,7 +77,7 @@ def test_a_body_of_more_is_413(server: Server, key: Key, how: str, size: int) ->
 
 
 def test_100_000_nested_brackets_are_413(server: Server, key: Key) -> None:
-    """They are over 64 KiB; what fits and is nested as deeply as that allows is a 400."""
+    """They exceed 64 KiB. As many brackets as fit into 64 KiB get a 400."""
     assert _send(server, key, b"[" * 100_000, "sized").status == 413
 
 
@@ -102,15 +102,15 @@ def _send(server: Server, key: Key, body: bytes, how: str) -> Answer:
 def test_413_comes_before_the_rest_of_the_body_and_closes_the_connection(
     server: Server, key: Key, header: str, sent: bytes
 ) -> None:
-    """The request does not ask for the connection to be closed, and its body never ends."""
+    """The request does not ask the server to close the connection, and its body never ends."""
     head = f"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key.secret}\r\n{header}\r\n\r\n".encode()
     received = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(head + sent)
         try:
-            while chunk := connection.recv(65_536):  # a timeout here is a connection that stays open
+            while chunk := connection.recv(65_536):  # a timeout means that the connection stayed open
                 received += chunk
-        except ConnectionResetError:  # closed while some of the body lay unread
+        except ConnectionResetError:  # closed with part of the body unread
             pass
     answer = parse(received)
     assert answer.status == 413
@@ -118,7 +118,7 @@ def test_413_comes_before_the_rest_of_the_body_and_closes_the_connection(
 
 
 def test_a_body_refused_for_its_media_type_is_not_the_next_request(server: Server, key: Key) -> None:
-    """What was sent as a body is never read as a request of its own."""
+    """A body is never read as the next request."""
     smuggled = f"GET /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key.secret}\r\n\r\n".encode()
     answer = ask(
         server, "POST /v1/pets", "Content-Type: text/plain", f"Content-Length: {len(smuggled)}", key=key, body=smuggled

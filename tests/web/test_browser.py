@@ -1,4 +1,4 @@
-"""The landing page and the reference page in a real Chromium, with no way to the outside."""
+"""The landing page and the reference page in a real Chromium. They must send no requests to other hosts."""
 
 import os
 import re
@@ -18,33 +18,33 @@ from petstore.operations import OPERATIONS, deprecated_operations
 from petstore.web.documents import as_json, openapi_document
 from tests.interface import DOCUMENTED
 
-pytestmark = pytest.mark.on("sqlite-lmdb")  # many seconds each, and a browser shows the same on all backends
+pytestmark = pytest.mark.on("sqlite-lmdb")  # slow, and pages look the same on all backends
 
 NAMES = [operation.name for operation in OPERATIONS]
 
 
 class Tab:
-    """A tab, what it asked for and what went wrong in it."""
+    """A browser tab that records its requests and errors."""
 
     def __init__(self, context: BrowserContext, server: Server) -> None:
         self.page = context.new_page()
         self._origin = f"{server.origin}/"
-        self._asked: list[str] = []
+        self._requested: list[str] = []
         self._faults: list[str] = []
-        self.page.on("request", lambda request: self._asked.append(request.url))
+        self.page.on("request", lambda request: self._requested.append(request.url))
         self.page.on("pageerror", lambda error: self._faults.append(str(error)))
         self.page.on("console", lambda message: self._faults.append(message.text) if message.type == "error" else None)
 
-    def asked_nobody_else_and_has_no_fault(self) -> None:
-        assert self._asked
-        assert [url for url in self._asked if not url.startswith((self._origin, "data:"))] == []
+    def assert_no_foreign_requests_and_no_faults(self) -> None:
+        assert self._requested
+        assert [url for url in self._requested if not url.startswith((self._origin, "data:"))] == []
         faults = [fault for fault in self._faults if not fault.startswith("Failed to load resource")]
-        assert faults == []  # a 401 is none
+        assert faults == []  # a 401 is not a fault
 
 
 @pytest.fixture(scope="module")
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """One for all tests: scripts are compiled once, and what a page keeps it keeps for its tab alone."""
+    """One context for all tests, so that scripts are compiled once. Pages store data only for their own tab."""
     opened = browser.new_context(viewport={"width": 1280, "height": 800})
     yield opened
     opened.close()
@@ -52,11 +52,11 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, server: Server) -> Iterator[Page]:
-    """A tab of its own. Whatever it asks another host for, and whatever goes wrong in it, fails the test."""
+    """A new tab. Any request to another host and any error in the tab makes the test fail."""
     tab = Tab(context, server)
     yield tab.page
     tab.page.close()
-    tab.asked_nobody_else_and_has_no_fault()
+    tab.assert_no_foreign_requests_and_no_faults()
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +69,14 @@ def reference_tab(context: BrowserContext, server: Server) -> Iterator[Tab]:
 
 @pytest.fixture
 def reference(reference_tab: Tab) -> Iterator[Page]:
-    """The reference page in a tab that tests share, since it takes a second to load: they fill in no form of it.
+    """The reference page in a shared tab, because it takes a second to load. Tests must not fill in its forms.
 
-    Staging is chosen, without a key.
+    Staging is selected, and the key is empty.
     """
     reference_tab.page.click("text=Staging")
     reference_tab.page.fill("#key", "")
     yield reference_tab.page
-    reference_tab.asked_nobody_else_and_has_no_fault()
+    reference_tab.assert_no_foreign_requests_and_no_faults()
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def open_reference(page: Page, server: Server, key: Key | None = None) -> None:
 
 
 def show(page: Page, operation: str) -> None:
-    """Open an operation, unless it is open."""
+    """Opens an operation unless it is already open."""
     button = page.locator(f"#{operation} .summary button")
     if button.get_attribute("aria-expanded") == "false":
         button.click()
 
 
 def execute(page: Page, operation: str) -> str:
-    """The answer to the form as it stands, as text."""
+    """Submits the form as it is filled in. Returns the text of the response."""
     page.click(f"#{operation} button.execute")
     page.wait_for_selector(f"#{operation} .answer")
     return page.inner_text(f"#{operation} .answer")
@@ -272,7 +272,7 @@ def test_a_key_of_the_other_environment_switches_to_its_own_and_loses_no_key(
     assert page.input_value("#key") == staging_key.secret
     assert page.inner_text("#key-hint") == ""
     page.fill("#key", "")
-    page.locator("#key").press_sequentially("pets_live_typed")  # the letters before the last _ are no key of staging
+    page.locator("#key").press_sequentially("pets_live_typed")  # an incomplete prefix is not a staging key
     assert page.is_checked("[value=live]")
     page.reload()
     page.wait_for_function("document.getElementById('key').value !== ''")
@@ -320,7 +320,7 @@ def test_an_error_can_be_asked_for_on_staging(server: Server, page: Page, stagin
 
 
 def with_servers(page: Page, server: Server, live: str, staging: str) -> None:
-    """Show the reference page of a service with these public addresses."""
+    """Opens the reference page of a service with these public addresses."""
     document = as_json(openapi_document(live, staging, 0))
     page.route("**/openapi.json", lambda route: route.fulfill(body=document, content_type="application/json"))
     open_reference(page, server)
@@ -386,7 +386,7 @@ def samples(context: BrowserContext, server: Server) -> Iterator[Page]:
     tab.page.select_option("#listPets [aria-label=status]", "available")
     yield tab.page
     tab.page.close()
-    tab.asked_nobody_else_and_has_no_fault()
+    tab.assert_no_foreign_requests_and_no_faults()
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ import pytest
 from harness.servers import Key, Server
 from tests.web.answers import Answer, ask, created
 
-# What may differ between two answers to the same question.
+# Headers that may differ between two responses to the same request.
 VARYING = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
 
 
@@ -34,7 +34,7 @@ def test_different_pages_have_different_tags(stocked: Server, key: Key, client: 
 
 @pytest.mark.on("sqlite-lmdb")
 def test_a_page_that_gains_a_successor_is_not_304(fresh: Server, client: httpx.Client) -> None:
-    """Otherwise a client that keeps pages would never learn of the next one."""
+    """Otherwise, a client that caches pages would never find the next one."""
     key = fresh.key()
     fresh.fill(2)
     before = client.get(fresh.url("/pets?limit=2"), headers=key.headers)

@@ -1,4 +1,4 @@
-"""Cross-origin requests: nothing unless the operator names origins, and then only for those."""
+"""Cross-origin requests are allowed only from origins that the operator names."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from harness.servers import HOSTS, Key, Server, serving
 from petstore.plans import Limits
 from tests.web.answers import PET
 
-SHOP, DESK = "https://shop.example", "http://localhost:3000"
+SHOP, LOCAL = "https://shop.example", "http://localhost:3000"
 EXPOSED = {
     "link", "etag", "location", "retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
     "x-request-id", "deprecation", "sunset", "preference-applied", "idempotent-replayed",
@@ -23,8 +23,8 @@ PREFLIGHT = {
 
 @pytest.fixture(scope="module", params=HOSTS, ids=list(HOSTS.values()))
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that lets two origins in."""
-    options = ("--cors-origin", SHOP, "--cors-origin", DESK)
+    """A server that allows two origins."""
+    options = ("--cors-origin", SHOP, "--cors-origin", LOCAL)
     with serving(tmp_path_factory.mktemp("cors") / "data", request.param, *options) as own:
         yield own
 
@@ -47,7 +47,7 @@ def test_off_by_default(server: Server, key: Key, client: httpx.Client) -> None:
         assert "origin" not in words(response, "vary")
 
 
-@pytest.mark.parametrize("origin", [SHOP, DESK])
+@pytest.mark.parametrize("origin", [SHOP, LOCAL])
 @pytest.mark.parametrize(("path", "method"), [("/pets", "POST"), ("/pets", "GET"), ("/pets/1", "GET")])
 @pytest.mark.parametrize("base", ["/v1", "/staging/v1"])
 def test_a_preflight_is_answered_without_a_key(
@@ -65,7 +65,7 @@ def test_a_preflight_is_answered_without_a_key(
 
 
 def test_a_preflight_is_answered_even_if_its_address_is_refused(tmp_path: Path, client: httpx.Client) -> None:
-    """It cannot send the key with which the page's own request is admitted."""
+    """A preflight cannot carry the key with which the page's actual request is admitted."""
     with serving(tmp_path / "data", "own", "--cors-origin", SHOP, "--address-per-minute", "2") as own:
         key = own.key()
         for status in (401, 401, 429):
@@ -114,7 +114,7 @@ def test_vary_still_names_authorization(opened: Server, client: httpx.Client) ->
     "origin",
     [
         "https://evil.example", "https://shop.example.evil.example", "http://shop.example", "https://shop.example:8443",
-        "https://SHOP.example/", "null", "", "*", f"{SHOP}, {DESK}", "https://evil.example#https://shop.example",
+        "https://SHOP.example/", "null", "", "*", f"{SHOP}, {LOCAL}", "https://evil.example#https://shop.example",
     ],
 )  # fmt: skip
 def test_another_origin_gets_nothing(opened: Server, client: httpx.Client, origin: str) -> None:

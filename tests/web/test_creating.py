@@ -1,4 +1,4 @@
-"""POST /pets: what makes an animal, and what does not."""
+"""POST /pets: which bodies add an animal, and which do not."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def test_a_name_is_stored_as_sent(server: Server, key: Key, client: httpx.Client
     assert client.get(server.url(f"/pets/{pet['id']}"), headers=key.headers).json()["name"] == name
 
 
-# Values that a database could reject although it is not the one that decides, or store as something else.
+# Values that a database might reject or change, although only the service decides what is valid.
 ODD_VALUES = [
     "", " ", "\0", "a\0b", "\x1f", "\x7f", "\ud800", "\uffff", "é" * 255, "🐕" * 255, "x" * 256, "x" * 10_000, "'",
     "\\", 0, -1, 2**15, 2**31, -(2**31) - 1, 2**53 + 1, INT64_MAX, INT64_MIN, INT64_MAX + 1, INT64_MIN - 1, 1.5,
@@ -53,7 +53,7 @@ ODD_VALUES = [
 def test_every_backend_takes_the_values_of_a_member_that_the_rules_allow(
     server: Server, key: Key, client: httpx.Client, member: str
 ) -> None:
-    """Each member alone, next to the required ones. The rules decide, and a backend must store what they allow."""
+    """Tests one member at a time. The rules decide what is valid, and every backend must store it unchanged."""
     wrong = []
     for value in ODD_VALUES:
         body = json.dumps({**msgspec.to_builtins(LEAST), member: value}).encode()
@@ -190,7 +190,7 @@ EMPTY = "must not be empty or only white space"
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ('{"name":"Rex","categoryId":1,"name":"Rex"}', "name must be given at most once"),
         ('{"name":"Rex","name":"Max","categoryId":1}', "name must be given at most once"),
@@ -215,8 +215,8 @@ EMPTY = "must not be empty or only white space"
         ),
     ],
 )
-def test_a_member_twice_is_400(server: Server, key: Key, client: httpx.Client, body: str, told: str) -> None:
-    assert message_of(post(client, server, key, body), "invalid_body") == f"{told}."
+def test_a_member_twice_is_400(server: Server, key: Key, client: httpx.Client, body: str, message: str) -> None:
+    assert message_of(post(client, server, key, body), "invalid_body") == f"{message}."
 
 
 VALID = b'{"name":"Rex","categoryId":1}'
@@ -267,7 +267,7 @@ def test_a_body_that_is_not_one_json_object_is_400(server: Server, key: Key, cli
 
 
 def nested(depth: int) -> bytes:
-    """An animal with an unknown member; the whole body is nested so deeply."""
+    """Returns an animal whose unknown member nests the body to this depth."""
     return b'{"name":"Rex","categoryId":1,"x":' + b'[{"y":' * (depth // 2 - 1) + b"[]" + b"}]" * (depth // 2 - 1) + b"}"
 
 

@@ -1,6 +1,6 @@
-"""The one deadline of a request: whatever hangs, the client gets a 503 in time, and what others share continues.
+"""The deadline of a request: whatever hangs, the client gets a 503 in time, and work for other requests continues.
 
-The clock of the deadlines is passed in, and no timeout of the store or the gate is shorter than 20 s. So only the
+Only the tests move the clock of the deadlines. Timeouts of the store and the gate are at least 20 s, so only the
 deadline can end a request here.
 """
 
@@ -43,11 +43,11 @@ async def forever(*_: Any, **__: Any) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
-            await asyncio.sleep(0.001)  # the poll of a condition, bounded
+            await asyncio.sleep(0.001)  # polls until the timeout
 
 
 class Disk(WatchedConnection):
-    """Hangs before a commit while `works` is clear."""
+    """Hangs before each commit while `works` is clear."""
 
     works = threading.Event()
     hanging = threading.Event()
@@ -69,7 +69,7 @@ def disk() -> Iterator[None]:
 class Running(NamedTuple):
     app: App
     gate: "HangingGate"
-    clock: Clock  # of the deadlines
+    clock: Clock  # for the deadlines
     secret: str
 
     def ask(self, method: str = "GET", path: str = "/v1/pets", **more: Any) -> "asyncio.Task[Reply]":
@@ -80,7 +80,7 @@ class Running(NamedTuple):
         return self.ask("POST", body=f'{{"name":"{name}","categoryId":1}}'.encode(), idempotency_key=name)
 
     async def is_ended_by_its_deadline(self, asking: "asyncio.Task[Reply]") -> None:
-        await asyncio.sleep(0)  # it begins
+        await asyncio.sleep(0)  # lets the task begin
         self.clock.now += CLIENT.deadline - 2 * INTERVAL - 0.001
         await asyncio.sleep(SEVERAL_LOOKS)
         assert not asking.done()
@@ -103,13 +103,13 @@ async def running(store: Store, data: Path) -> AsyncIterator[Running]:
         stores: Any = {"live": store, "staging": store}
         app = App(Settings(data=data), stores, gate, lambda: NOW, deadlines=Deadlines(CLIENT.deadline, clock))
         running = Running(app, gate, clock, secret)
-        assert (await running.ask()).status == 200  # the key is in memory, and the store is open
+        assert (await running.ask()).status == 200  # the key is cached now, and the store is open
         yield running
     finally:
         await gate.close()
 
 
-# Each place that can hang
+# What can hang
 
 
 class HangingGate(Wrapped):
@@ -147,14 +147,14 @@ def test_gate_that_hangs_when_an_error_needs_its_headers(tmp_path: Path) -> None
 
 
 def test_queue_of_a_writer_whose_turn_does_not_come(tmp_path: Path) -> None:
-    """Another process has the file lock under which the writer takes what is queued."""
+    """Another process holds the file lock that the writer needs before it takes writes from the queue."""
 
     async def work() -> None:
         async with sqlite_store(tmp_path) as store, running(store, tmp_path) as service:
             with closing(WriteLock(tmp_path / "live.db")) as lock, lock:
                 await service.is_ended_by_its_deadline(service.create("late"))
             assert (await service.create("Rex")).status == 201
-            assert await names(store) == ["Rex"]  # the writer skips a write whose caller has gone
+            assert await names(store) == ["Rex"]  # the writer skips a write whose caller has given up
 
     asyncio.run(work())
 
@@ -173,7 +173,7 @@ def test_lock_of_another_process(tmp_path: Path) -> None:
 
 
 def test_commit_that_hangs_is_finished_later(tmp_path: Path) -> None:
-    """So a retry with the same idempotency key gets the animal."""
+    """A retry with the same idempotency key therefore gets the animal."""
     changes: list[Change] = []
 
     async def work() -> None:
@@ -223,7 +223,7 @@ def test_connection_that_is_not_free(place: StorePlace) -> None:
     async def work() -> None:
         async with place.open(policy=policy) as store, running(store, place.data) as service:
             holding = asyncio.create_task(store.database.read("SELECT pg_sleep(60)"))
-            await asyncio.sleep(0.1)  # as far as the server
+            await asyncio.sleep(0.1)  # until the query has reached the server
             await service.is_ended_by_its_deadline(service.ask(path="/v1/pets/1"))
             await service.is_ended_by_its_deadline(service.create())
             holding.cancel()
@@ -271,7 +271,7 @@ def test_batch_of_others_continues(place: StorePlace) -> None:
     asyncio.run(work())
 
 
-# In a running service, by the machine's clock
+# In a running service, with the real clock
 
 
 @pytest.mark.on("sqlite-lmdb", "postgres-redis")
@@ -343,7 +343,7 @@ def test_task_answers_further_requests_after_a_deadline(tmp_path: Path) -> None:
                     body = b'{"name":"Rex","categoryId":1}'
                     statuses.append((await service.app.answer(request(method="POST", body=body, **fields))).status)
                 statuses.append((await service.app.answer(request(**fields))).status)
-                async with asyncio.timeout(60):  # which needs a task that is not being cancelled
+                async with asyncio.timeout(60):  # works only if the task is not being cancelled
                     statuses.append((await service.app.answer(request(**fields))).status)
                 return statuses
 

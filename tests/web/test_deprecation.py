@@ -1,4 +1,4 @@
-"""Deprecation follows from the rows of the table: with no deprecated operation, with one and with two."""
+"""Deprecation follows from the table of operations, with no, one or two deprecated operations."""
 
 import ast
 import itertools
@@ -38,7 +38,7 @@ Table = tuple[Operation, ...]
 
 @pytest.fixture(params=CASES, ids=lambda names: "+".join(names) or "none")
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    """The table of operations, of which none, one or two are deprecated."""
+    """The table of operations, with none, one or two of them deprecated."""
     with deprecating(*request.param) as rows:
         yield rows
 
@@ -62,12 +62,12 @@ def test_every_module_can_be_imported(names: tuple[OperationName, ...]) -> None:
 
 
 async def every_answer(running: Running, operation: Operation) -> list[Reply]:
-    """A success, a 401, a 403, a 404 if it has one, and a 429."""
+    """Returns a success, a 401, a 403, a 429, and a 404 if the operation has one."""
     _, other = await key_with(running, *(scope for scope in SCOPES if scope != operation.scope))
     _, limited = await key_with(running, operation.scope, limit=1)
     secrets = (running.secret, other, None, mint("live"), limited, limited)
     replies = [await ask(running, operation, secret) for secret in secrets]
-    await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+    await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
     return [*replies, await ask(running, operation, running.secret)]
 
 
@@ -94,7 +94,7 @@ def test_an_operation_is_gone_from_its_own_sunset_on(table: Table, tmp_path: Pat
     clock = Clock()
 
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
         sunsets = [each.end for each in table if each.deprecation]
         for clock.now in (NOW, *(end - 0.001 for end in sunsets), *sunsets, max(sunsets, default=NOW) + 1e9):
             for operation in table:

@@ -1,4 +1,4 @@
-"""Live and staging: the same paths, and nothing else in common."""
+"""Live and staging have the same paths and share nothing else."""
 
 from collections.abc import Callable
 

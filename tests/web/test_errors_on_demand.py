@@ -1,4 +1,4 @@
-"""Errors on demand: on staging, and nowhere else, `Prefer` gets any documented error and a late answer."""
+"""Errors on demand: only on staging, `Prefer` can request any documented error and a delayed response."""
 
 import asyncio
 import time
@@ -71,9 +71,7 @@ def documented_messages(document: dict[str, Any], code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("status", sorted(set(STATUS_OF_CODE.values())))
-def test_a_status_stands_for_its_first_code(
-    server: Server, client: httpx.Client, staging_key: str, status: int
-) -> None:
+def test_a_status_selects_its_first_code(server: Server, client: httpx.Client, staging_key: str, status: int) -> None:
     first = next(code for code in SIMULATED if STATUS_OF_CODE[code] == status)
     answer = ask(server, client, staging_key, f"code={status}")
     assert (answer.status_code, answer.json()["code"]) == (status, first)
@@ -131,7 +129,7 @@ def test_preferences_are_read_as_the_rfc_says(field: str, expected: Preferences)
 
 
 def use_staging(data: Path, work: Callable[[Running, Callable[..., Any], str], Any], **limits: int) -> None:
-    """An app in this process, and a function that asks its staging with a key of these limits."""
+    """Calls `work` with an app, a function that sends requests to staging, and the id of its key."""
 
     async def inside(running: Running) -> None:
         secret = mint("staging")
@@ -157,7 +155,7 @@ def test_a_simulated_429_fits_its_retry_after_is_counted_and_is_no_strike(tmp_pa
             assert windows.minute_used == 5 - remaining and windows.strikes == windows.bans == 0
         assert (await ask()).status == 200
         assert (await ask()).status == 200
-        refused = await ask("error=gone")  # over the limit: refused like any other request, and nothing is simulated
+        refused = await ask("error=gone")  # over the limit, so it is refused and nothing is simulated
         assert refused.status == 429 and "preference-applied" not in refused.headers
 
     use_staging(tmp_path, work, per_minute=5)
@@ -200,7 +198,7 @@ def test_a_delay_ends_when_the_worker_stops_and_only_so_many_wait(tmp_path: Path
         began = time.monotonic()
         waiting = [asyncio.create_task(ask("delay=10")) for _ in range(DELAYS_MAX)]
         waiting.append(asyncio.create_task(ask("error=gone, delay=10")))
-        await until(lambda: waiting[-1].done())  # one too many: its delay is ignored, its error is simulated
+        await until(lambda: waiting[-1].done())  # one delay too many: only its error is simulated
         late = dict(pairs(waiting.pop().result().headers))
         assert late["preference-applied"] == "error=gone"
         assert not any(task.done() for task in waiting)

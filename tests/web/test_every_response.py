@@ -1,4 +1,4 @@
-"""What holds for every response, whatever was asked: limit headers, request id, caching, and the form of an error."""
+"""What all responses have in common: limit headers, a request id, caching headers, and the format of errors."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from tests.web.answers import Answer, ask, parse
 
 LIMIT_HEADERS = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 VALID = b'{"name":"Rex","categoryId":1}'
-# What a message never contains.
-TELLING = re.compile(
+# Text that must never appear in a message.
+INTERNALS = re.compile(
     r"Traceback|File \"|line \d+, in |[A-Za-z](Error|Exception)\b|0x[0-9a-f]{6}"
     r"|\b(SELECT|INSERT|UPDATE|DELETE FROM|WHERE|COMMIT|BEGIN|PRAGMA)\b"
     r"|\.(py|db|mdb|so|rs|log)\b|/(usr|home|tmp|var|root|etc|work|opt)\b|site-packages|\\\\"
@@ -25,7 +25,7 @@ TELLING = re.compile(
     r"|pets_(live|test)_"
 )
 
-# The status expected, the method and target, further headers, the body.
+# The expected status, the method and target, additional headers, and the body.
 WITH_KEY: list[tuple[int, str, list[str], bytes]] = [
     (200, "GET /pets", [], b""),
     (200, "HEAD /pets", [], b""),
@@ -109,7 +109,7 @@ WITHOUT_KEY: list[tuple[int, str, list[str]]] = [
 
 
 def check(answers: Iterable[Answer]) -> None:
-    """The rules. The requests' ids must all differ."""
+    """Checks what all responses have in common. Their request ids must all differ."""
     ids = []
     for answer in answers:
         for name in LIMIT_HEADERS:
@@ -130,7 +130,7 @@ def check(answers: Iterable[Answer]) -> None:
             if error["code"] != "malformed_request":
                 assert STATUS_OF_CODE[error["code"]] == answer.status, answer
             assert error["message"], answer
-            assert not TELLING.search(error["message"]), answer
+            assert not INTERNALS.search(error["message"]), answer
     assert len(set(ids)) == len(ids) > 0
 
 
@@ -149,7 +149,7 @@ def test_responses_to_a_valid_key(server: Server, base: str) -> None:
         answer = ask(server, f"{method} {base}{target}", *headers, *length, key=key, body=body)
         assert answer.status == status, line[:100]
         assert status < 400 or bodiless(line) or answer.body, line[:100]
-        kept = status in (200, 304)  # a list or an animal; a cache must ask again before each use
+        kept = status in (200, 304)  # a list or an animal, which caches must revalidate
         assert answer.values("cache-control") == ["private, no-cache" if kept else "no-store"], line[:100]
         assert answer.values("vary") == (["Authorization"] if kept else []), line[:100]
         answers.append(answer)
@@ -158,7 +158,7 @@ def test_responses_to_a_valid_key(server: Server, base: str) -> None:
 
 def test_responses_without_a_valid_key_and_outside_the_interface(server: Server) -> None:
     answers = []
-    for _ in range(2):  # what is kept from the first answer must not show in the second
+    for _ in range(2):  # what the first round caches must not change the second
         for status, line, headers in WITHOUT_KEY:
             answer = ask(server, line, *headers)
             assert answer.status == status, line[:100]
@@ -180,7 +180,7 @@ REJECTED: list[tuple[int, str, bytes]] = [
 ]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # another HTTP server rejects these itself
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # other HTTP servers reject these themselves
 def test_responses_to_what_never_became_a_request(server: Server) -> None:
     answers = []
     for status, code, sent in REJECTED:
@@ -191,7 +191,7 @@ def test_responses_to_what_never_became_a_request(server: Server) -> None:
     check(answers)
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # another HTTP server rejects these itself
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # other HTTP servers reject these themselves
 def test_rejected_messages_are_not_charged_to_the_address(start: Callable[..., Server]) -> None:
     own = start("--address-per-minute", "3")
     for _ in range(5):
@@ -203,7 +203,7 @@ def test_request_ids_share_nothing(server: Server) -> None:
     ids = [ask(server, "GET /healthz").values("x-request-id")[0] for _ in range(50)]
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in ids)
     for start in range(0, 32, 4):
-        assert len({each[start : start + 4] for each in ids}) > 40  # no part of them is a constant or a counter
+        assert len({each[start : start + 4] for each in ids}) > 40  # no part of an id is a constant or a counter
 
 
 def test_responses_to_a_key_without_the_scope(server: Server) -> None:
@@ -237,7 +237,7 @@ def test_responses_to_a_limited_address(start: Callable[..., Server]) -> None:
 
 @pytest.mark.on("sqlite-lmdb")
 def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
-    """Somebody else holds the write lock for longer than a request may wait."""
+    """Another process holds the write lock for longer than a request may wait."""
     key = fresh.key()
     with fresh.writes_held_up():
         answer = ask(fresh, "POST /v1/pets", f"Content-Length: {len(VALID)}", key=key, body=VALID)
@@ -251,7 +251,7 @@ def test_responses_when_the_store_cannot_be_written(fresh: Server) -> None:
 
 @pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_responses_to_what_the_service_did_not_foresee(fresh: Server, client: httpx.Client) -> None:
-    """A row that no version of the service can have written makes an operation fail in its middle."""
+    """A row that no version of the service can have written makes an operation fail halfway."""
     key: Key = fresh.key()
     fresh.spoil()
     answers = [ask(fresh, "GET /v1/pets", key=key), ask(fresh, "GET /v1/pets/1", key=key)]

@@ -1,4 +1,4 @@
-"""GET /pets/{petId}: what it finds, that it is deprecated, and that it ends on 5 December 2030."""
+"""GET /pets/{petId}: what it finds, its deprecation, and its removal on 5 December 2030."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def assert_deprecated(response: httpx.Response, pets: str = "/v1/pets") -> None:
     ids=lambda text: text[:24],
 )  # fmt: skip
 def test_a_bad_or_unknown_id_is_404(server: Server, key: Key, client: httpx.Client, pet_id: str) -> None:
-    created(server, client, key)  # so that there is an animal 1 to be found by a lax reading
+    created(server, client, key)  # lax parsing of the id would find animal 1
     response = client.get(server.url(f"/pets/{pet_id}"), headers=key.headers)
     message_of(response, "pet_not_found")
     assert_deprecated(response)
@@ -80,7 +80,7 @@ def test_the_operation_is_gone_from_the_removal_on_and_not_a_second_before(fresh
         began = time.time()
         fresh.move_clock(REMOVAL - 1 - began)
         before = client.get(fresh.url(path), headers=key.headers)
-        if time.time() - began < 1:  # else the machine was so slow that the second may have passed
+        if time.time() - began < 1:  # otherwise the second might have passed
             break
     assert before.status_code == 200
     fresh.move_clock(REMOVAL - time.time())

@@ -1,4 +1,4 @@
-"""Idempotency-Key: a request that is sent again adds nothing again."""
+"""Idempotency-Key: a request that is sent again adds nothing more."""
 
 import contextlib
 import json
@@ -113,7 +113,7 @@ def test_concurrent_requests_with_one_token_never_add_two_animals(
 
 @pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_while_the_first_is_in_flight_others_wait_for_it(fresh: Server, client: httpx.Client) -> None:
-    """Somebody else's write transaction holds all of them up."""
+    """Another process's write transaction blocks all of them."""
     key = fresh.key()
     with ThreadPoolExecutor(4) as pool:
         with fresh.writes_held_up():
@@ -140,12 +140,12 @@ def test_1000_requests_at_once_add_one_animal_and_999_are_replays(
         if {answer.status for answer in answers} == {201}:
             assert sum(answer.headers.get("idempotent-replayed") == "true" for answer in answers) == 999
             return
-        assert {answer.status for answer in answers} == {201, 503}  # a machine that stalls: once more
+        assert {answer.status for answer in answers} == {201, 503}  # the machine stalled, so try again
     raise AssertionError("some of 1,000 requests took longer than two seconds, five times")
 
 
 def at_once(server: Server, count: int, headers: dict[str, str]) -> list[Response]:
-    """The responses to so many creates, each on its own connection, whose last bytes are sent together."""
+    """Sends create requests on separate connections, with their last bytes at the same time. Returns the responses."""
     data = request("POST", "/v1/pets", headers, json.dumps(PET).encode(), close=True)
     with contextlib.ExitStack() as stack:
         connections = [

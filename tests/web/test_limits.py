@@ -1,4 +1,4 @@
-"""Minute and day limits of a key: how many are admitted, what counts, what the headers say, what survives."""
+"""Minute and day limits of a key: which requests count, what the headers say, and what survives a restart."""
 
 import math
 import time
@@ -22,13 +22,13 @@ def statuses(responses: list[Response]) -> list[int]:
     return [response.status for response in responses]
 
 
-def spoken_of(response: Response) -> tuple[str, str]:
-    """Limit and remaining of the window that a response speaks of."""
+def window_in(response: Response) -> tuple[str, str]:
+    """Returns the limit and the remaining requests that a response reports."""
     return response.headers["x-ratelimit-limit"], response.headers["x-ratelimit-remaining"]
 
 
-def names_end(response: Response, before: float, after: float, seconds: int) -> bool:
-    """Whether Reset is a window's end, rounded up, when the window began between the two times."""
+def resets_at_end(response: Response, before: float, after: float, seconds: int) -> bool:
+    """Returns whether X-RateLimit-Reset is the rounded-up end of a window that began between the two times."""
     return math.ceil(before + seconds) <= int(response.headers["x-ratelimit-reset"]) <= math.ceil(after + seconds)
 
 
@@ -47,7 +47,7 @@ def test_free_plan_admits_exactly_1000_a_day(timed: Server) -> None:
         timed.move_clock(minute * (MINUTE + 1))
         answers += ask(timed, key, 60)
     assert statuses(answers) == [200] * 1000 + [429] * 20
-    assert spoken_of(answers[-1]) == ("1000", "0")
+    assert window_in(answers[-1]) == ("1000", "0")
 
 
 def test_day_limit_holds_over_minutes_and_reopens_after_a_day(timed: Server) -> None:
@@ -67,7 +67,7 @@ def test_request_refused_by_the_minute_consumes_nothing_of_the_day(timed: Server
     timed.move_clock(MINUTE + 1)
     responses = ask(timed, key, 3)
     assert statuses(responses) == [200, 200, 429]
-    assert [spoken_of(response) for response in responses] == [("5", "1"), ("5", "0"), ("5", "0")]
+    assert [window_in(response) for response in responses] == [("5", "1"), ("5", "0"), ("5", "0")]
 
 
 def test_request_refused_by_the_day_consumes_nothing_of_the_minute(timed: Server) -> None:
@@ -75,7 +75,7 @@ def test_request_refused_by_the_day_consumes_nothing_of_the_minute(timed: Server
     assert statuses(ask(timed, key)) == [200]
     timed.move_clock(DAY - 20)
     assert statuses(ask(timed, key, 3)) == [200, 429, 429]
-    timed.move_clock(DAY + 1)  # the day is new, the minute is still the one of the last three
+    timed.move_clock(DAY + 1)  # a new day, but still the minute of the last three requests
     assert statuses(ask(timed, key, 3)) == [200, 200, 429]
 
 
@@ -83,14 +83,14 @@ def test_window_starts_at_the_keys_first_request_in_it(timed: Server) -> None:
     key = timed.key(limits=Limits(10, 1000))
     before = time.time()
     (first,) = ask(timed, key)
-    assert names_end(first, before, time.time(), MINUTE)
+    assert resets_at_end(first, before, time.time(), MINUTE)
     timed.move_clock(30)
     assert ask(timed, key)[0].headers["x-ratelimit-reset"] == first.headers["x-ratelimit-reset"]
     timed.move_clock(95)
     before = time.time() + 95
     (later,) = ask(timed, key)
     assert later.remaining == 9
-    assert names_end(later, before, time.time() + 95, MINUTE)
+    assert resets_at_end(later, before, time.time() + 95, MINUTE)
 
 
 def test_headers_speak_of_the_window_with_the_least_remaining(timed: Server) -> None:
@@ -98,23 +98,23 @@ def test_headers_speak_of_the_window_with_the_least_remaining(timed: Server) -> 
     before = time.time()
     first = ask(timed, key, 3)[0]
     after = time.time()
-    assert spoken_of(first) == ("3", "2")
-    assert names_end(first, before, after, MINUTE)
+    assert window_in(first) == ("3", "2")
+    assert resets_at_end(first, before, after, MINUTE)
     timed.move_clock(MINUTE + 5)
     (later,) = ask(timed, key)
-    assert spoken_of(later) == ("5", "1")
-    assert names_end(later, before, after, DAY)
+    assert window_in(later) == ("5", "1")
+    assert resets_at_end(later, before, after, DAY)
 
 
 def test_headers_speak_of_the_day_in_a_tie(timed: Server) -> None:
     key = timed.key(limits=Limits(2, 3))
     before = time.time()
-    assert spoken_of(ask(timed, key)[0]) == ("2", "1")
+    assert window_in(ask(timed, key)[0]) == ("2", "1")
     after = time.time()
     timed.move_clock(MINUTE + 5)
     (tied,) = ask(timed, key)
-    assert spoken_of(tied) == ("3", "1")
-    assert names_end(tied, before, after, DAY)
+    assert window_in(tied) == ("3", "1")
+    assert resets_at_end(tied, before, after, DAY)
 
 
 def test_429_speaks_of_the_day_when_it_reopens_after_the_minute(timed: Server) -> None:
@@ -122,7 +122,7 @@ def test_429_speaks_of_the_day_when_it_reopens_after_the_minute(timed: Server) -
     before = time.time()
     refused = ask(timed, key, 3)[-1]
     assert refused.code == "rate_limit_exceeded"
-    assert names_end(refused, before, time.time(), DAY)
+    assert resets_at_end(refused, before, time.time(), DAY)
     assert DAY - 10 <= int(refused.headers["retry-after"]) <= DAY
 
 
@@ -133,13 +133,13 @@ def test_429_speaks_of_the_minute_when_it_reopens_after_the_day(timed: Server) -
     before = time.time() + DAY - 30
     refused = ask(timed, key, 3)[-1]
     assert refused.code == "rate_limit_exceeded"
-    assert spoken_of(refused) == ("2", "0")
-    assert names_end(refused, before, time.time() + DAY - 30, MINUTE)
+    assert window_in(refused) == ("2", "0")
+    assert resets_at_end(refused, before, time.time() + DAY - 30, MINUTE)
 
 
 @pytest.mark.parametrize("limits", [Limits(2, 100), Limits(100, 2)], ids=["minute", "day"])
 def test_retry_after_is_exact_to_the_second(timed: Server, limits: Limits) -> None:
-    """A request sent that long after is admitted, one a second earlier is not."""
+    """A request after that many seconds is admitted. A request one second earlier is not."""
     for _ in range(ATTEMPTS):
         timed.move_clock(0)
         key = timed.key(limits=limits)
@@ -148,7 +148,7 @@ def test_retry_after_is_exact_to_the_second(timed: Server, limits: Limits) -> No
         wait = int(refused.headers["retry-after"])
         timed.move_clock(wait - 1)
         early = ask(timed, key)
-        if time.monotonic() - began < 0.9:  # otherwise the machine paused, and that second is over
+        if time.monotonic() - began < 0.9:  # otherwise the machine stalled and the second has passed
             break
     assert wait >= 1
     assert statuses(early) == [429]
@@ -167,7 +167,7 @@ def test_counters_survive(timed: Server, stop: Callable[[Server], object]) -> No
     assert statuses(responses) == [200, 200, 429]
     assert responses[-1].headers["x-ratelimit-reset"] == first.headers["x-ratelimit-reset"]
     timed.move_clock(MINUTE + 1)
-    assert [spoken_of(response) for response in ask(timed, key, 2)] == [("8", "1"), ("8", "0")]
+    assert [window_in(response) for response in ask(timed, key, 2)] == [("8", "1"), ("8", "0")]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""GET /pets: what is listed, in which order, and how a client walks through it."""
+"""GET /pets: which animals are listed, in which order, and how clients page through them."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def listed(client: httpx.Client, server: Server, key: Key, **parameters: Any) ->
 
 
 def pages(client: httpx.Client, server: Server, key: Key, path: str) -> Iterator[list[dict[str, Any]]]:
-    """Follow the links to the end."""
+    """Yields each page, following the links to the end."""
     following: str | None = server.origin + path
     while following is not None:
         response = client.get(following, headers=key.headers)

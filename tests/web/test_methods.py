@@ -1,4 +1,4 @@
-"""Paths and methods: what exists, what does not, and which answer comes first when several would fit."""
+"""Paths and methods: which exist, which do not, and which error takes precedence when several apply."""
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ OTHERS = ("DELETE", "PUT", "PATCH", "TRACE", "PROPFIND", "POST")
 
 
 def methods_at(path: str) -> set[str]:
-    """By the table."""
+    """Returns the methods that the table of operations implies for a path."""
     own = {operation.method for operation in OPERATIONS if operation.path == path}
     return {*own, "OPTIONS"} | ({"HEAD"} if "GET" in own else set())
 
@@ -55,7 +55,7 @@ def test_another_method_is_405_with_allow(
 
 @pytest.mark.parametrize("method", ["get", "Post", "hEAD", "BREW"])
 def test_a_method_that_http_does_not_know_is_refused(server: Server, key: Key, method: str) -> None:
-    """Methods are case-sensitive. Another HTTP server may reject such a request before it is ours to answer."""
+    """Methods are case-sensitive. Another HTTP server can reject such a request before the service sees it."""
     answer = ask(server, f"{method} /v1/pets", key=key)
     assert answer.status == 405 or (answer.status in (400, 501) and server.host == "asgi")
     if answer.status == 405:
@@ -120,7 +120,7 @@ def test_an_unknown_path_outside_the_base_addresses_is_404_without_a_key(server:
 @pytest.mark.parametrize(
     "path", ["/", "/healthz", "/livez", "/readyz", "/openapi.json", "/openapi.yaml", "/docs", "/metrics"]
 )
-def test_the_pages_beside_the_interface_answer_get_head_and_options_only(
+def test_the_pages_outside_the_interface_answer_get_head_and_options_only(
     server: Server, client: httpx.Client, path: str
 ) -> None:
     assert client.get(server.origin + path).status_code == 200
@@ -133,7 +133,7 @@ def test_the_pages_beside_the_interface_answer_get_head_and_options_only(
         assert allowed(response.headers["allow"]) == SITE
 
 
-# The order of decisions
+# The precedence of errors
 
 
 @pytest.mark.parametrize("base", BASES)

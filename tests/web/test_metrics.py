@@ -1,4 +1,4 @@
-"""/metrics: who may read it, and that it reports what happened."""
+"""/metrics: who can read it, and whether it reports what happened."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ REX = {"name": "Rex", "categoryId": 1}
 
 @pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
 def host(request: pytest.FixtureRequest) -> Host:
-    """Both pairs of backends for a server that a test starts itself; the shared server runs on every host."""
+    """Both pairs of backends, for tests that start their own server. The shared server runs on every host."""
     chosen: Host = request.param
     return chosen
 
@@ -81,7 +81,7 @@ def test_page_cache_hits_and_misses_are_counted(fresh: Server) -> None:
     found = scrape(fresh)
     hits, misses = (found.value("petstore_page_cache_total", environment="live", result=r) for r in ("hit", "miss"))
     assert hits + misses == 25
-    # Nothing was written, but the page is read again once a second.
+    # Nothing was written, but cached pages are reread once a second.
     assert 1 <= misses <= 8
 
 
@@ -126,14 +126,14 @@ def test_a_store_that_cannot_be_written_is_an_outage_that_ends(fresh: Server, cl
 
 
 def outages(found: Scrape, access: str = "write") -> tuple[float, float]:
-    """How often the live store went down, and for how many workers it is down."""
+    """Returns how often the live store went down, and for how many workers it is down now."""
     return (
         found.value("petstore_store_outages_total", environment="live", access=access),
         found.value("petstore_store_down", environment="live", access=access),
     )
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # another HTTP server rejects these itself
+@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # other HTTP servers reject these themselves
 def test_messages_that_never_become_a_request_are_counted(server: Server) -> None:
     before = scrape(server).value("petstore_rejected_messages_total", status="400")
     raw(server.port, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
@@ -246,7 +246,7 @@ def test_usage_in_the_store_equals_the_metrics(fresh: Server) -> None:
 
 
 def test_requests_with_different_keys_are_counted_apart(server: Server) -> None:
-    """A request with the same head must not be counted for the key of the request before it."""
+    """A request that differs only in its key must not be counted for the key of the previous request."""
     before = scrape(server)
     keys = [server.key("free"), server.key("pro")]
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""openapi.yaml, written by hand, says what the tables, the types and the settings say."""
+"""openapi.yaml is written by hand and must agree with the tables, types and settings in the code."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def test_an_operation_is_described(operation: Operation) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_headers_of_deprecation_are_documented_for_deprecated_operations_alone(operation: Operation) -> None:
     for status, response in DOCUMENTED[operation.name]["responses"].items():
-        # What is rejected before it is a request is for no operation. 400 and 408 can be either.
+        # Messages that are rejected while they are read belong to no operation. A 400 or 408 can be of either kind.
         expected = operation.deprecation is not None and status not in ("414", "431", "501", "505")
         assert ({"Deprecation", "Sunset"} <= response["headers"].keys()) == expected, status
         if expected:
@@ -85,7 +85,7 @@ def test_every_code_has_an_example_or_belongs_to_no_operation() -> None:
         for response in operation["responses"].values()
         for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values()
     }
-    # 404 and 405 of addresses and methods that the document does not have.
+    # Only undocumented addresses and methods get 404 not_found and 405.
     assert shown | {"not_found", "method_not_allowed"} == set(STATUS_OF_CODE)
 
 
@@ -118,10 +118,10 @@ def test_responses_are_open_for_growth() -> None:
 
 
 def bare(schema: Any) -> Any:
-    """What a schema demands, without its words. The type of an enumeration follows from its values.
+    """Returns a schema without its descriptions and in a canonical form, so that schemas can be compared.
 
-    The order of a list has no meaning. A member that may be null is one of two schemas, as msgspec describes it; the
-    document may write a list of two types instead.
+    Drops the type of an enumeration, because the values imply it, and sorts lists. Replaces a list of types, such as
+    `[string, "null"]`, with the `anyOf` that msgspec generates.
     """
     if isinstance(schema, list):
         return sorted((bare(each) for each in schema), key=json.dumps)
@@ -132,11 +132,11 @@ def bare(schema: Any) -> Any:
     words = {"title", "description", "examples", "default", *(["type"] if "enum" in schema else [])}
     return {
         name: bare(value) for name, value in schema.items() if name not in words or isinstance(value, dict)
-    }  # a dictionary is a member that is called like one of the words
+    }  # a dictionary belongs to a member with one of these names
 
 
 def _only(schema: Json, kind: str) -> Json:
-    """One of several types of a schema."""
+    """Returns the schema restricted to one of its types."""
     if kind == "null":
         return {"type": "null"}
     values = {"enum": [value for value in schema["enum"] if value is not None]} if "enum" in schema else {}
@@ -181,7 +181,7 @@ def test_a_member_of_an_animal_is_where_people_look_for_it(field: msgspec.struct
 
 
 def test_the_default_of_a_new_animal_is_in_words() -> None:
-    """As a keyword it would make the member required in generated clients."""
+    """A `default` keyword would make the member required in generated clients."""
     (default,) = (field.default for field in msgspec.structs.fields(NewPet) if field.name == "status")
     assert SCHEMAS["NewPet"]["properties"]["status"]["description"].endswith(f"Defaults to {default}.")
     assert SCHEMAS["PetStatus"]["enum"] == list(STATUSES)
@@ -253,13 +253,13 @@ def test_every_link_leads_to_a_heading_of_the_guide() -> None:
 
 
 def test_only_text_that_the_page_shows_as_markdown_has_links() -> None:
-    """The page shows descriptions of responses, headers and members without links."""
+    """The reference page does not render links in descriptions of responses, headers and members."""
     parts = [json.dumps(SCHEMAS), json.dumps(DOCUMENT["components"]["headers"])]
     parts += [json.dumps(operation["responses"]) for operation in DOCUMENTED.values()]
     assert [part for part in parts if "](" in part] == []
 
 
-# What is filled in
+# Values filled in at run time
 
 
 @pytest.mark.parametrize("now", [0.0, AFTER_EVERY_SUNSET])

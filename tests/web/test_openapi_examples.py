@@ -1,6 +1,6 @@
-"""The examples of the interface document: there is one everywhere, each fits its schema, and the service answers each.
+"""The examples in the OpenAPI document: none is missing, each fits its schema, and the service returns each of them.
 
-They tell one story: the three animals below are added to a new service in this order, with a key of the free plan.
+They tell one story: the three animals below are added to a new service in this order, with a key on the free plan.
 """
 
 import ast
@@ -35,12 +35,12 @@ PETS = [
     pet(id=2, name="Ada", categoryId=1, status="pending"),
     pet(id=3, name="Bo", categoryId=2),
 ]
-CURSOR = "AAAAAAAAAAJbFjEf"  # behind the second of them
+CURSOR = "AAAAAAAAAAJbFjEf"  # points after the second animal
 JSON = "application/json"
 
 
 class Example(NamedTuple):
-    """An error as a response of the document shows it."""
+    """An error as the document shows it in a response."""
 
     name: str
     status: int
@@ -55,11 +55,11 @@ ERRORS = {
 }
 
 
-# There is an example everywhere
+# No example is missing
 
 
 def contents(document: Json) -> Iterator[tuple[str, Json]]:
-    """The content of every request and every response, and where it is."""
+    """Yields the location and content of every request and response body."""
     for name, operation in operations_of(document).items():
         if "requestBody" in operation:
             yield f"{name} body", operation["requestBody"]["content"][JSON]
@@ -132,10 +132,10 @@ def test_the_requests_of_the_document_get_the_answers_of_the_document(fresh: Ser
     assert client.get(pets).headers["WWW-Authenticate"] == challenge["example"]
 
 
-SUCCESSES = {("listPets", 200), ("listPets", 304), ("createPet", 201), ("getPet", 200)}  # of the test above
+SUCCESSES = {("listPets", 200), ("listPets", 304), ("createPet", 201), ("getPet", 200)}  # covered by the test above
 
 
-# Errors: what makes the service answer each. The key has all that it needs, unless it is what is wrong.
+# Errors: how to trigger each of them. The key is valid and has the scopes unless the key causes the error.
 
 
 def send(
@@ -148,7 +148,7 @@ def send(
 
 
 def limited(server: Server, requests: int) -> Answer:
-    """The last answer to so many requests of a key that may send one a minute."""
+    """Sends this many requests with a key that allows one a minute. Returns the last response."""
     key = server.key("enterprise", Limits(1, 100))
     return [send(server, "listPets", key=key) for _ in range(requests)][-1]
 
@@ -197,7 +197,7 @@ def spoiled(server: Server) -> Answer:
 
 
 def unusable(server: Server) -> Answer:
-    """Keys that are unknown, suspended, expired and revoked get one answer."""
+    """Checks that unknown, suspended, expired and revoked keys get the same response. Returns one of them."""
     unknown = f"Authorization: Bearer {mint('live')}"
     answers = [
         send(server, "listPets", unknown, key=None),
@@ -236,7 +236,7 @@ def create_with(body: bytes | None = None, *headers: str) -> Elicit:
 
 STRICT = "Prefer: handling=strict"
 
-# By operation and the name of the example.
+# How to trigger each error, by operation and name of the example.
 ELICIT: dict[tuple[OperationName, str], Elicit] = {
     ("listPets", "invalid_parameter"): list_with("?limit=101"),
     ("listPets", "invalid_parameters"): list_with("?limit=0&status=lost"),
@@ -298,16 +298,16 @@ ELICIT: dict[tuple[OperationName, str], Elicit] = {
         lambda s: parse(raw(s.port, b"GET /v1/pets HTTP/2.0\r\nHost: here\r\n\r\n"))
     ),
 }
-SPOILING = {"gone", "internal_error"}  # they change a server for good
+DAMAGING = {"gone", "internal_error"}  # these damage a server permanently
 
 
 def with_backends(operation: OperationName, name: str) -> Any:
-    """A case, with a marker where not all backends have it."""
+    """Returns a test case, with a marker if it does not run on all backends."""
     marks = []
     if name in ("head_timeout", "request_timeout"):
         marks.append(pytest.mark.on("sqlite-lmdb"))  # eight seconds each
     elif ERRORS[name][2]["code"] == "malformed_request" or name == "too_many_chunks":
-        marks.append(pytest.mark.on("sqlite-lmdb", "postgres-redis"))  # another HTTP server rejects these itself
+        marks.append(pytest.mark.on("sqlite-lmdb", "postgres-redis"))  # other HTTP servers reject these themselves
     return pytest.param(operation, name, marks=marks)
 
 
@@ -317,7 +317,7 @@ def test_the_service_answers_each_error_as_the_document_shows_it(
 ) -> None:
     _, status, shown = ERRORS[name]
     elicit = ELICIT[operation, name]
-    if name in SPOILING:
+    if name in DAMAGING:
         with serving(tmp_path / "data", server.host) as own:
             answer = elicit(own)
     else:
@@ -328,7 +328,7 @@ def test_the_service_answers_each_error_as_the_document_shows_it(
     assert (answer.status, json.loads(answer.body)) == (status, shown)
     documented = DOCUMENTED[operation]["responses"][str(status)]
     assert name in documented["content"][JSON]["examples"]
-    if status not in REJECTIONS:  # a rejected message is for no operation
+    if status not in REJECTIONS:  # a rejected message belongs to no operation
         required = {name.lower() for name, header in documented["headers"].items() if header["required"]}
         assert required <= {each for each, _ in answer.headers}
 
@@ -340,7 +340,7 @@ def test_every_example_of_an_error_is_elicited() -> None:
     assert unknown == set(), "ELICIT names examples that openapi.yaml does not have"
 
 
-# Every documented answer is given at least once: by each operation, what any operation can answer
+# Every documented response occurs. Responses that are common to all operations are tested for each operation
 
 
 async def unavailable(*_: object, **__: object) -> None:
@@ -396,10 +396,10 @@ def test_every_documented_answer_is_given_in_a_test() -> None:
     assert missing == set(), "add a request for each of these responses: a success to SUCCESSES, an error to ELICIT"
 
 
-# Every message of the code is in the document
+# Every message in the code has an example
 
 
-# Of addresses and methods that the document does not have, and of a body whose client is gone.
+# Messages about undocumented addresses and methods, and about a client that disconnects while sending the body.
 WITHOUT_EXAMPLE = (
     "There is nothing at this address.", "This address supports only GET, HEAD.", "The body is incomplete.",
 )  # fmt: skip
@@ -407,10 +407,10 @@ ERROR_CLASSES = {kind.__name__ for kind in RequestError.__subclasses__()}
 
 
 def texts_of_errors(path: Path) -> Iterator[str]:
-    """Patterns of the texts in a module: arguments of errors, items of `faults`, what `…_fault` returns."""
+    """Yields patterns of error texts in a module: arguments, items of `faults`, results of `…_fault` and `…_hint`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id in ERROR_CLASSES and node.args:  # otherwise it has its usual text
+            if node.func.id in ERROR_CLASSES and node.args:  # otherwise the error has its usual text
                 yield from pattern_of(node.args[0])
             elif node.func.id == "error_reply" and len(node.args) > 1:
                 yield from pattern_of(node.args[1])
@@ -422,7 +422,7 @@ def texts_of_errors(path: Path) -> Iterator[str]:
                     yield from pattern_of(inside.value)
 
 
-DEPENDS_ON_REQUEST = ("gone", "internal_error", "not_found", "method_not_allowed")  # or is for no operation
+DEPENDS_ON_REQUEST = ("gone", "internal_error", "not_found", "method_not_allowed")  # or not part of an operation
 
 
 def pattern_of(text: ast.expr) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The OpenAPI document in the eyes of two linters, each with all that it recommends: not one warning."""
+"""Two linters, each with all its recommended rules, must not report a single warning about the OpenAPI document."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ DOCUMENTS = {
 
 
 def run(*command: str | Path) -> str:
-    """What a linter prints. It reports to nobody."""
+    """Returns what a linter prints. Telemetry is disabled."""
     quiet = {"REDOCLY_TELEMETRY": "off", "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
     done = subprocess.run(
         ["node", *map(str, command)],
@@ -73,7 +73,7 @@ def test_redocly_has_no_warning(name: str, tmp_path: Path) -> None:
 
 
 def test_the_linters_find_what_is_wrong(tmp_path: Path) -> None:
-    """A linter that looks at nothing would be noticed here."""
+    """Guards against linters that check nothing."""
     spoiled = copy.deepcopy(DOCUMENTS["relative-addresses"])
     del spoiled["info"]["contact"]
     spoiled["components"]["schemas"]["Unused"] = {"type": "string"}

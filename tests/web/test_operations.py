@@ -1,4 +1,4 @@
-"""The table of operations: all that must exist for each row, and all that must follow from it. A gap fails by name."""
+"""The table of operations: what must exist for each row, and what must follow from it. Failures name the gap."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ each_with_a_body = pytest.mark.parametrize("operation", with_a_body, ids=lambda 
 
 @pytest.mark.parametrize(("name", "number"), [("listPets", 1), ("createPet", 2), ("getPet", 3)])
 def test_a_published_operation_keeps_its_number(name: str, number: int) -> None:
-    """Gates and backups count by the number. A release adds its new operations here."""
+    """Gates and backups store the number instead of the name. Each release adds its new operations here."""
     assert COUNTED.index(name) == number, f"{name} has kept the number {number} since 1.0.0"
 
 
@@ -133,13 +133,13 @@ def test_every_error_body_is_whole(operation: Operation, tmp_path: Path) -> None
 
 @each_operation
 def test_a_retry_gets_the_same_response(operation: Operation, tmp_path: Path) -> None:
-    """With an Idempotency-Key where the operation has one; an operation without one must not need it."""
+    """Uses an Idempotency-Key if the operation accepts one. Other operations must be safe to retry without it."""
     parameters = {each["name"] for each in DOCUMENTED[operation.name]["parameters"]}
     has_key = "Idempotency-Key" in parameters
     fields: dict[str, Any] = {"idempotency_key": "a"} if has_key else {}
 
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
         first, again = [await ask(running, operation, running.secret, **fields) for _ in range(2)]
         assert first.status < 300
         why = "the replay differs" if has_key else "it has no Idempotency-Key, so a retry must be harmless"
@@ -151,7 +151,7 @@ def test_a_retry_gets_the_same_response(operation: Operation, tmp_path: Path) ->
 @each_with_a_body
 def test_a_body_that_cannot_be_read_is_refused_with_a_documented_status(operation: Operation, tmp_path: Path) -> None:
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
         refused = {
             "another media type": (await ask(running, operation, running.secret, content_type="text/plain")).status,
             "a large body": (await ask(running, operation, running.secret, body=b" " * (BODY_MAX + 1))).status,
@@ -167,7 +167,7 @@ def test_a_body_that_cannot_be_read_is_refused_with_a_documented_status(operatio
 
 @each_with_a_body
 def test_a_body_is_accepted_exactly_if_it_fits_its_schema(operation: Operation, tmp_path: Path) -> None:
-    """Bodies with no member, one member, one missing member, or one other value next to those of the example."""
+    """Tries bodies with no member, with one member, with one member missing, and with one value changed."""
     schema, example = body_of(operation.name)["schema"], body_of(operation.name)["example"]
     bodies: list[dict[str, Any]] = [{}]
     for name, member in schema["properties"].items():
@@ -176,7 +176,7 @@ def test_a_body_is_accepted_exactly_if_it_fits_its_schema(operation: Operation, 
         bodies.append({other: value for other, value in example.items() if other != name})
 
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
         wrong = []
         for body in bodies:
             is_valid = jsonschema_rs.is_valid(schema, body)
@@ -190,7 +190,7 @@ def test_a_body_is_accepted_exactly_if_it_fits_its_schema(operation: Operation, 
 
 
 def values_for(schema: dict[str, Any]) -> list[Any]:
-    """Values of every type, and values at and beyond each limit of a schema."""
+    """Returns values of every type, and values at and beyond each limit of the schema."""
     longest, least, most = schema.get("maxLength", 9), schema.get("minimum", 0), schema.get("maximum", 0)
     texts = ["", " ", "text", "Re\x07x", "Rex\n", "\x00", "\x7f", "x" * longest, "x" * (longest + 1)]
     return [None, True, [], {}, 7, 1.5, least, least - 1, most, most + 1, *texts, *schema.get("enum", ())]
@@ -198,11 +198,11 @@ def values_for(schema: dict[str, Any]) -> list[Any]:
 
 @each_with_a_body
 def test_a_message_about_the_body_names_its_members(operation: Operation, tmp_path: Path) -> None:
-    """Without an object, the message names the required members, or all members if none is required."""
+    """If the body is not an object, the message names the required members, or all members if none is required."""
     schema, example = body_of(operation.name)["schema"], body_of(operation.name)["example"]
 
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1), NOW)  # the animal in the example
 
         async def named(body: bytes) -> set[str]:
             reply = await ask(running, operation, running.secret, body=body)
@@ -242,11 +242,11 @@ def test_what_it_changes_is_listed_at_once(operation: Operation, tmp_path: Path)
         return json.loads((await running.ask(query=query)).body)
 
     async def work(running: Running) -> None:
-        await running.store.pets.add(NewPet("Rex", 1, "pending"), NOW)  # the animal of the example
+        await running.store.pets.add(NewPet("Rex", 1, "pending"), NOW)  # the animal in the example
         await running.store.pets.add(NewPet("Ada", 1), NOW)
         # Adding an animal does not change the page with limit=1, so a worker rereads it only after an edit.
         queries = ["limit=1", "", *(f"status={status}" for status in STATUSES)]
-        before = [await listed(running, query) for query in queries]  # from now on in the worker's memory
+        before = [await listed(running, query) for query in queries]  # cached by the worker from now on
         assert (await ask(running, operation, running.secret)).status in (200, 201, 204)
         after = [await listed(running, query) for query in queries]
         assert after != before, f"{operation.name} announces no change of animals: lists stay as they were"
@@ -341,7 +341,7 @@ def test_operations_that_monitoring_names_exist(file: str) -> None:
     named = re.findall(r'\boperation[=!]~?\\?"([^"\\]+)\\?"', text)
     assert named
     assert {name for names in named for name in names.split("|")} <= {*COUNTED, SITE}
-    for names in named:  # one, or all of them
+    for names in named:  # names one operation or all of them
         left_out = {each.name for each in OPERATIONS} - set(names.split("|"))
         is_list_of_operations = len(set(names.split("|")) - {OTHER, SITE}) > 1
         assert not (is_list_of_operations and left_out), f"{file}: {names} leaves out {', '.join(left_out)}"

@@ -17,7 +17,7 @@ from petstore.web.requests import ListQuery
 
 
 class CountedReads:
-    """Counts the pages that were read from the store."""
+    """Counts the pages that are read from the store."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -51,7 +51,7 @@ def test_pages_are_read_once_until_something_changes(tmp_path: Path) -> None:
         await store.pets.add(NewPet("Mia", 1), NOW)
         assert await reads() == 2
         await store.pets.add(NewPet("Leo", 1), NOW)
-        assert await reads() == 1  # the page of one animal has a successor by now
+        assert await reads() == 1  # the page with limit=1 already had a next page
         await store.pets.add(NewPet("Kim", 1), NOW)
         assert await reads() == 0
         await store.pets.set_status([first], "sold", AuditEntry(NOW, "a test", "set status", str(first)))
@@ -67,7 +67,7 @@ def test_hits_and_misses_are_counted(tmp_path: Path) -> None:
         for _ in range(5):
             await running.ask("/v1/pets")
         running.app.publish(0.0)
-        running.app.publish(0.0)  # nothing since
+        running.app.publish(0.0)  # nothing new
         grown = {cell: value - before.get(cell, 0) for cell, value in metrics.PAGE_CACHE.cells.items()}
         assert grown["live", "hit"] == 4 and grown["live", "miss"] == 1
 
@@ -133,11 +133,11 @@ def test_what_was_read_before_a_change_is_not_kept() -> None:
 
 
 def test_a_request_that_comes_late_makes_nothing_old_usable() -> None:
-    """It was admitted before a change, and looks into the cache after a request that was admitted later."""
+    """A request that was admitted before a change uses the cache after a request that was admitted later."""
     cache = filled((7, 1))
     assert kept(cache, (7, 2)) == set()
-    assert kept(cache, (7, 1)) == set()  # the late one turns the cache back
-    fill(cache, (7, 1))  # and may have read before the change
+    assert kept(cache, (7, 1)) == set()  # the late request resets the cache to its older version
+    fill(cache, (7, 1))  # and might have read its pages before the change
     assert kept(cache, (7, 2)) == set()
 
 

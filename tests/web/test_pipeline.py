@@ -1,4 +1,4 @@
-"""The pipeline in this process, on a real store and gate: what it shows, counts, logs and keeps."""
+"""The pipeline in this process, on a real store and gate: what it returns, counts, logs and caches."""
 
 import asyncio
 import hashlib
@@ -45,7 +45,7 @@ def test_the_first_to_show_a_new_animal_raises_the_version_once(tmp_path: Path, 
 
         (key,) = await running.store.keys.page()
         idempotency_key = IdempotencyKey(key.id, "again", hashlib.sha256(body).digest())
-        async with StorePlace(tmp_path).open() as other:  # a process that dies between its commit and the new version
+        async with StorePlace(tmp_path).open() as other:  # a process that commits but dies before it announces
             animal = (await other.pets.add(NewPet("Rex", 1), NOW, idempotency_key)).pet.id
 
         async def ask() -> int:
@@ -142,7 +142,7 @@ def test_in_an_outage_the_headers_name_the_address_in_its_environment(tmp_path: 
         return with_fault(store, "keys", find=unavailable)
 
     async def work(running: Running) -> None:
-        assert (await running.app.answer(request("/staging/v1/pets"))).status == 401  # one less for staging
+        assert (await running.app.answer(request("/staging/v1/pets"))).status == 401  # uses one request of staging
         reply = await running.app.answer(request("/v1/pets", authorization=f"Bearer {mint('live')}"))
         assert (reply.status, dict(pairs(reply.headers))["x-ratelimit-remaining"]) == (503, "600")
 
@@ -184,7 +184,7 @@ def test_one_ping_serves_all_readiness_probes_that_wait(tmp_path: Path) -> None:
 
 
 class Counted:
-    """Counts the lookups that reach the store."""
+    """Counts the key lookups that reach the store."""
 
     def __init__(self) -> None:
         self.lookups = 0
@@ -213,7 +213,7 @@ def test_an_address_over_its_limit_reaches_the_store_ten_times_a_second(tmp_path
             before = counted.lookups
             assert {(await running.app.answer(request(**unknown()))).status for _ in range(200)} == {429}
             assert counted.lookups - before == LOOKUPS_PER_SECOND
-            assert (await running.ask()).status == 200  # a key that was seen valid is served as ever
+            assert (await running.ask()).status == 200  # a key that was valid before is not affected
 
     use_app(tmp_path, work, clock, wrap_store=counted.wrap)
 
@@ -266,7 +266,7 @@ def test_a_change_of_another_key_costs_a_key_that_was_seen_valid_nothing(tmp_pat
             await running.store.keys.add(
                 other, digest_of(mint("live")), AuditEntry(NOW, "a test", "create key", other.id)
             )
-            clock.now += 61  # every known key is looked up again
+            clock.now += 61  # every cached key must be looked up again
             await asyncio.gather(*(running.app.answer(request(**unknown())) for _ in range(50)))
             assert (await running.ask()).status == 200
 

@@ -1,4 +1,4 @@
-"""The parsing of a request's parts, and the counting of requests, one function at a time."""
+"""The functions that parse parts of a request, and the counting of requests."""
 
 import asyncio
 import random
@@ -63,20 +63,20 @@ def test_a_cursor_means_what_it_was_made_of_and_no_other_text_does(after: int) -
         ([], "198.51.100.1", "192.0.2.9"),
         (["203.0.113.0/24"], "198.51.100.1", "192.0.2.9"),
         (["192.0.2.0/24"], "198.51.100.1", "198.51.100.1"),
-        (["192.0.2.7/24"], "198.51.100.1", "198.51.100.1"),  # an address within it names a network too
+        (["192.0.2.7/24"], "198.51.100.1", "198.51.100.1"),  # any address in a network can name it
         (["192.0.2.0/24"], "198.51.100.7, 198.51.100.1, 192.0.2.1", "198.51.100.1"),
         (["192.0.2.0/24"], "192.0.2.2, 192.0.2.1", "192.0.2.2"),
-        (["192.0.2.0/24"], "198.51.100.1, nonsense", "192.0.2.9"),  # a proxy has not seen an address there
+        (["192.0.2.0/24"], "198.51.100.1, nonsense", "192.0.2.9"),  # not an address, so the peer counts as the client
         (["192.0.2.0/24"], "198.51.100.1, unknown, 192.0.2.1", "192.0.2.1"),
         (["192.0.2.0/24"], '"198.51.100.1"', "192.0.2.9"),
-        (["192.0.2.0/24"], "198.51.100.1, ::ffff:192.0.2.1", "198.51.100.1"),  # the same address, as IPv6 has it
+        (["192.0.2.0/24"], "198.51.100.1, ::ffff:192.0.2.1", "198.51.100.1"),  # an IPv4 address in IPv6 notation
         (["192.0.2.0/24", "::ffff:203.0.113.0/120"], "198.51.100.1, ::ffff:203.0.113.7", "198.51.100.1"),
     ],
 )
 def test_the_address_of_the_client(trusted: list[str], forwarded: str, client: str) -> None:
     assert client_address("192.0.2.9", forwarded, networks(trusted)) == client
     assert client_address("192.0.2.9", "", networks(trusted)) == "192.0.2.9"
-    assert client_address("", "192.0.2.7", ()) == "192.0.2.7"  # a proxy at a Unix socket
+    assert client_address("", "192.0.2.7", ()) == "192.0.2.7"  # a proxy that connects over a Unix socket
 
 
 def test_times_are_rounded_up_to_whole_seconds() -> None:
@@ -89,13 +89,13 @@ def test_times_are_rounded_up_to_whole_seconds() -> None:
 
 
 class Source(Transport):
-    """A connection that a body comes from."""
+    """A connection that delivers a body."""
 
     def update_reading(self) -> None: ...
 
 
 def arriving(length: int, **fields: Any) -> tuple[RequestMessage, BodyStream]:
-    """A request whose body is still to come."""
+    """Returns a request whose body has not arrived yet, and the stream for the body."""
     made = request(**fields)
     stream = BodyStream(Source(), length, continues=False)
     made.stream = stream
@@ -127,7 +127,7 @@ def test_a_cancelled_read_of_a_body_stays_cancelled() -> None:
 
 
 class RecordedUsage:
-    """A usage store that keeps what it is given, or fails."""
+    """A usage store that records what it is given, or fails while `down` is set."""
 
     def __init__(self) -> None:
         self.transactions: list[list[OperationUsage]] = []
@@ -161,7 +161,7 @@ def some_key(number: int) -> ApiKey:
 )  # fmt: skip
 def test_requests_without_a_valid_key_have_separate_measures(status: int, measure: AnonymousMeasure) -> None:
     store = RecordedUsage()
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # has all methods that are called
     for _ in range(3):
         counters.count(None, "listPets", status, 0.001)
     counters.publish(NOW)
@@ -184,7 +184,7 @@ def test_a_worker_counts_errors_and_refusals_of_a_key_and_no_admissions(
     status: int, measure: KeyMeasure | None
 ) -> None:
     store, key = RecordedUsage(), some_key(1)
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # has all methods that are called
     for _ in range(3):
         counters.count(key, "listPets", status, 0.001)
     counters.publish(NOW)
@@ -197,7 +197,7 @@ def test_a_worker_counts_errors_and_refusals_of_a_key_and_no_admissions(
 
 def test_the_last_errors_of_some_keys_are_written_and_kept_through_an_outage() -> None:
     store = RecordedUsage()
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # has all methods that are called
     for number in range(ERRORS_MAX + 5):
         for key in range(ERROR_KEYS_MAX + 5):
             request_id = f"{key} {number}"
@@ -217,7 +217,7 @@ def test_the_last_errors_of_some_keys_are_written_and_kept_through_an_outage() -
 
 def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_ban_and_no_other_error() -> None:
     store, key = RecordedUsage(), some_key(1)
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # has all methods that are called
     limited, banned = (429, "rate_limit_exceeded"), (BANNED_429, "key_banned")
     responses = [(400, "invalid_body")] * ERRORS_MAX + [limited] * 1_000 + [banned] * 1_000 + [(404, "not_found")]
     for number, (status, code) in enumerate(responses):
@@ -235,7 +235,7 @@ def test_a_flood_of_refusals_is_noted_a_few_times_and_hides_no_ban_and_no_other_
 
 def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> None:
     store, keys = RecordedUsage(), [some_key(number) for number in range(2 * ROWS_MAX + 1)]
-    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # only what it records is called
+    counters = RequestCounters("live", store)  # type: ignore[arg-type]  # has all methods that are called
 
     def count() -> None:
         for key in keys:
@@ -252,7 +252,7 @@ def test_usage_is_written_some_rows_at_a_time_and_kept_through_an_outage() -> No
     assert [len(rows) for rows in store.transactions] == [ROWS_MAX, ROWS_MAX, 1]
     assert Counter({row.key_id: row.requests for rows in store.transactions for row in rows}) == {k.id: 2 for k in keys}
     asyncio.run(counters.flush(NOW))
-    assert len(store.transactions) == 3  # nothing is left
+    assert len(store.transactions) == 3  # nothing remains to be written
 
 
 def test_a_field_is_parsed_up_to_a_length() -> None:

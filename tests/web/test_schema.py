@@ -1,4 +1,4 @@
-"""The OpenAPI document that is served. The proof `schema` holds the service against it."""
+"""The OpenAPI document as it is served. The proof `schema` checks the service against it."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.interface import DOCUMENT, DOCUMENTED
 
 
 def test_the_pattern_of_a_name_takes_what_the_service_takes_in_every_language() -> None:
-    """So nothing in it may be a shorthand: \\s, for one, has U+FEFF in JavaScript and not in Python."""
+    """It must contain no shorthand such as \\s, which matches U+FEFF in JavaScript but not in Python."""
     assert not re.search(r"\\[a-zA-Z]", NAME_PATTERN.replace("\\u", ""))
     for character in [*map(chr, range(0x3100)), "\ufeff", "\U0001f415"]:
         body = json.dumps({"name": character, "categoryId": 1}, ensure_ascii=False).encode()
@@ -29,7 +29,7 @@ def test_the_pattern_of_a_name_takes_what_the_service_takes_in_every_language() 
 
 def test_the_served_document_is_the_one_of_the_package(server: Server, client: httpx.Client) -> None:
     document = client.get(server.origin + "/openapi.json").json()
-    # The description has the settings of this service.
+    # The description includes the settings of this server.
     assert {**document, "info": {**document["info"], "description": ""}} == {
         **DOCUMENT,
         "info": {**DOCUMENT["info"], "description": ""},

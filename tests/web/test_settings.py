@@ -1,4 +1,4 @@
-"""The rules of the settings, without a command line: what is refused, and that the message names the option."""
+"""Validation of settings, without a command line: which values are refused, and whether messages name the option."""
 
 import ast
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_number_has_the_range_of_its_option(name: str) -> None:
 
 
 def _settings_read() -> set[str]:
-    """The NAME of each `settings.NAME`, in all modules but that of the settings."""
+    """Returns the NAME of each `settings.NAME` in all modules except settings.py."""
     sources = [file for file in Path(petstore.__file__).parent.rglob("*.py") if file.name != "settings.py"]
     found = (node for file in sources for node in ast.walk(ast.parse(file.read_text())))
     return {

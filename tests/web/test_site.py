@@ -1,4 +1,4 @@
-"""The addresses beside the interface: the landing page, the reference page and its assets, probes, caching."""
+"""The pages outside the API: the landing page, the reference page and its assets, probes, and caching."""
 
 import asyncio
 import gzip
@@ -141,7 +141,7 @@ def test_documents_are_compressed_for_those_who_take_it(server: Server, client: 
     for accepted in ("gzip;q=0", "br", "", "gzip;q=0, *"):
         answer = client.get(server.origin + path, headers={"Accept-Encoding": accepted})
         assert "content-encoding" not in answer.headers
-    assert len(tags) == 2  # one for each form
+    assert len(tags) == 2  # one for each encoding
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/openapi.yaml"])

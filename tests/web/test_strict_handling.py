@@ -26,7 +26,7 @@ Ask = Callable[..., Awaitable[Reply]]
 
 
 def use_environment(data: Path, environment: Any, work: Callable[[Running, Ask], Awaitable[None]]) -> None:
-    """An app in this process, and a function that sends a request with a key of this environment."""
+    """Calls `work` with an app and a function that sends requests with a key of this environment."""
 
     async def inside(running: Running) -> None:
         secret = mint(environment)
@@ -111,7 +111,7 @@ def test_unknown_members_are_refused_and_nothing_is_added(tmp_path: Path, enviro
         assert message_of(await create(name="", notAMember="Collie"), "invalid_body") == (
             'name must not be empty or only white space; "notAMember" is not a member of this body.'
         )
-        created = await create(status="sold")  # the idempotency key is not used up
+        created = await create(status="sold")  # the idempotency key was not used up
         assert created.status == 201 and is_confirmed(created) and "idempotent-replayed" not in created.headers
         assert json.loads(created.body) == {"id": 3, **REX, "status": "sold"}
 
@@ -171,7 +171,7 @@ def test_pages_from_the_cache_and_304_say_how_they_were_handled(tmp_path: Path) 
         for prefer, confirmed in ((STRICT, True), ("handling=lenient", False)):
             unchanged = await ask("limit=1", prefer=prefer, if_none_match=etag[0])
             assert unchanged.status == 304 and is_confirmed(unchanged) == confirmed
-        # A browser that has the lenient page asks again before it uses it.
+        # A browser that has cached the lenient page must revalidate it before using it.
         message_of(await ask("limit=1&page=2", prefer=STRICT, if_none_match=etag[0]), "invalid_parameter")
 
     use_environment(tmp_path, "live", work)

@@ -13,7 +13,7 @@ from petstore.pets import NewPet
 from petstore.web.asgi import TARGET_MAX, respond
 from tests.web.answers import ask, created
 
-# The target, with PET for the id of an animal, and the status.
+# The expected status of each target. PET is replaced with the id of an animal.
 TARGETS = {
     "/v1/pets": 200,
     "/v1/%70ets": 200,
@@ -58,7 +58,7 @@ def test_a_target_gets_its_status_on_every_server(server: Server, key: Key, clie
 
 
 async def status_of(running: Running, path: str, query: str = "", **more: Any) -> int:
-    """The status of an ASGI request. `path` is decoded, as a server presents it."""
+    """Returns the response status of an ASGI request. `path` is decoded, as ASGI servers pass it."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_the_raw_path_decides(tmp_path: Path) -> None:
         await running.store.pets.add(NewPet("Rex", 1), NOW)
         assert await status_of(running, "/v1/pets/1", raw_path=b"/v1/pets%2F1") == 404
         assert await status_of(running, "/v1/pets/1", raw_path=b"/v1/pets/%31") == 200
-        # Some servers leave the query in.
+        # Some servers include the query in `raw_path`.
         assert await status_of(running, "/v1/pets", "limit=0", raw_path=b"/v1/pets?limit=0") == 400
 
     use_app(tmp_path, work)
