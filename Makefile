@@ -1,5 +1,5 @@
 # Start with `make serve`. Run `make` to list all commands. The commands serve, console and dist need only make and Python
-# 3.11 or newer. Some tests need other programs, and are skipped with a message without them.
+# 3.11 or newer. Tests that need other programs are skipped with a message if these are not installed.
 
 # If `python3` was built without optimisation, which is pyenv's default, requests take 1.3 times as much CPU time. In that
 # case, use the system's Python instead, if it is new enough and can create virtual environments.
@@ -32,7 +32,7 @@ $(VENV)/.installed-dev: pyproject.toml client/pyproject.toml requirements-dev.lo
 	$(PIP) install --no-deps --no-build-isolation --editable . --editable ./client
 	@touch $@ $(VENV)/.installed
 
-# Two tests use these tools and are skipped without them, so a missing npm or network is not an error here.
+# The two tests that use these tools are skipped without them, so a missing npm or network is not an error here.
 %/node_modules/.package-lock.json: %/package-lock.json
 	@if command -v npm >/dev/null; then npm ci --prefix $* --silent && touch $@; fi || true
 

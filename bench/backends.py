@@ -13,7 +13,7 @@ _running: list[Process] = []
 
 @functools.cache
 def postgres() -> Postgres:
-    """Starts a PostgreSQL in which every commit is on disk before it is acknowledged."""
+    """Starts a PostgreSQL server that acknowledges commits only after they are on disk."""
     server = Postgres("fsync=on", "synchronous_commit=on", "shared_buffers=256MB")
     _running.append(server)
     server.start()

@@ -75,8 +75,10 @@ def paths(key_id: str) -> list[str]:
 
 @contextlib.contextmanager
 def console(settings: Settings) -> Iterator[tuple[Callable[[str], float], Callable[[], float]]]:
-    """Starts the console. Yields a function that opens a page of live and returns the milliseconds it took, and a
-    function that returns the console's CPU time.
+    """Starts the console. Yields two functions.
+
+    The first opens a page of the live environment and returns how many milliseconds that took. The second returns the
+    console's CPU time.
     """
     where = {"PETSTORE_DATA": str(settings.data), "PETSTORE_STORE": settings.store, "PETSTORE_GATE": settings.gate}
     environ = os.environ | {name: value for name, value in where.items() if value}
@@ -118,7 +120,7 @@ def processor_ms(process: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", action="store_true", help="PostgreSQL and Redis")
+    parser.add_argument("--cluster", action="store_true", help="use PostgreSQL and Redis")
     cluster = parser.parse_args().cluster
     store, gate = (backends.postgres().url(), backends.redis().url()) if cluster else (None, None)
     try:

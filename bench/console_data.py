@@ -17,7 +17,7 @@ from petstore.store.schema import PETS, TABLES, key_row
 from petstore.usage import DAY, HOUR, MINUTE
 
 ANIMALS, KEYS, ENTRIES = 1_000_000, 10_000, 100_000
-ACTIVE = 0.2  # the share of keys that send requests in an hour
+ACTIVE = 0.2  # the share of keys that send requests in any one hour
 NAMES = ["Rex", "Mia", "Bella", "Luna", "Max", "Felix", "Oscar", "Kitty", "Shadow", "Ärmel"]
 PLANS: tuple[Plan, ...] = ("enterprise", "free", "pro", "business")
 ACTIONS = ("set status", "update key", "add animal", "update animal")
@@ -47,7 +47,7 @@ async def fill(settings: Settings) -> str:
 
 
 def _key(number: int, now: float) -> ApiKey:
-    """Returns a key. One key in 25 is revoked, one expired and one suspended; one in ten was never used."""
+    """Returns a key. Of 25 keys, one is revoked, one has expired and one is suspended. One in ten was never used."""
     plan = PLANS[number % len(PLANS)]
     key = new_key(
         "live", plan, now=now - number, name=f"{random.choice(NAMES)} {number}",
@@ -62,7 +62,7 @@ def _key(number: int, now: float) -> ApiKey:
 
 
 def _history(keys: list[ApiKey], now: int) -> dict[str, list[tuple[Any, ...]]]:
-    """Returns rows by table: a month of days and hours for some keys, and an hour of minutes for all keys."""
+    """Returns rows by table. The usage is a month of days and hours for some keys, and an hour of minutes for all."""
     ids = sorted(key.id for key in keys)
     history: dict[str, list[tuple[Any, ...]]] = {
         "keys": sorted((key_row(key) for key in keys), key=lambda row: row[0]),

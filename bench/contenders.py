@@ -1,4 +1,4 @@
-"""The contenders: how to prepare each of them, and how to launch it with the same animals and keys."""
+"""The contenders: how to prepare each one, and how to launch it with the same animals and number of keys."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ GO_LIBRARIES = Path("/usr/share/gocode")  # where Debian's golang-*-dev packages
 PETSTORE_SALT = b"petstore cursor 1"
 CORES = len(os.sched_getaffinity(0))
 KEYS = 1_000
-# The peers have no bans and no limits per address, so neither may interfere here.
+# The peers have neither bans nor limits per address, so turn off both here.
 UNBOUNDED = {"PETSTORE_BAN_STRIKES": str(UNLIMITED), "PETSTORE_ADDRESS_PER_MINUTE": str(UNLIMITED)}
 
 
@@ -52,7 +52,7 @@ def launch_petstore_cluster(directory: Path, port: int, animals: int) -> Launch:
 
 
 def launch_service(command: list[str], settings: Settings, animals: int) -> Launch:
-    """Passes the settings as environment variables, which work with every server."""
+    """Passes the settings as environment variables, because these work with every server."""
     keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
     asyncio.run(fill(settings, animals, keys, spent_key))
     named = {name: getattr(settings, name) for name in ("data", "port", "workers", "store", "gate")}
@@ -64,7 +64,7 @@ def launch_service(command: list[str], settings: Settings, animals: int) -> Laun
 
 
 def ready_asgi() -> None:
-    """Installs the packages of the peers, and adds petstore and its packages after them on the path."""
+    """Installs the peers' packages, and adds petstore and its packages to the end of the path."""
     ready_fastapi()
     places = [Path(petstore.__file__).parent.parent, Path(sysconfig.get_path("purelib"))]
     site_packages = next(VENV.glob("lib/python*/site-packages"))
@@ -91,7 +91,7 @@ def ready_go() -> None:
         raise Missing("go is not installed (Debian: golang-go)")
     if not (GO_LIBRARIES / "src/github.com/mattn/go-sqlite3").exists():
         raise Missing("go-sqlite3 is not installed (Debian: golang-github-mattn-go-sqlite3-dev)")
-    # Without modules, Go uses the libraries in GOPATH, where Debian installs them, and does not access the network.
+    # With modules turned off, Go uses the libraries that Debian installs in GOPATH, and does not access the network.
     sources = [str(file) for file in sorted((BENCH / "peers/go").glob("*.go"))]
     run(
         ["go", "build", "-o", str(BUILD / "go-peer"), *sources], GO111MODULE="off", GOPATH=str(GO_LIBRARIES), GOFLAGS=""
@@ -166,7 +166,7 @@ def nginx_command() -> str | None:
 
 
 def launch_nginx(directory: Path, port: int, animals: int) -> Launch:
-    """Launches nginx, which only returns the bytes of the first page."""
+    """Launches nginx, which always returns the bytes of the first page."""
     page = json.dumps([{"id": n, **animal(n)} for n in range(1, 21)], separators=(",", ":"))
     headers = {
         "ETag": '"00000000000000000000000000000000"', "Cache-Control": "private, no-cache", "Vary": "Authorization",

@@ -1,4 +1,4 @@
-"""Grades the contenders with `petstore verify`, and lists the promises that each of them breaks."""
+"""Grades the contenders with `petstore verify`, and lists the promises that each one breaks."""
 
 import argparse
 import json
@@ -26,10 +26,10 @@ def broken_promises(contender: Contender, level: str) -> list[str]:
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(prog="bench/grade.py", description=__doc__)
-    words.add_argument("--contenders", default="petstore,go,fastapi", help="names, separated by commas")
-    words.add_argument("--level", default="spec", choices=("spec", "contract"))
-    options = words.parse_args()
+    parser = argparse.ArgumentParser(prog="bench/grade.py", description=__doc__)
+    parser.add_argument("--contenders", default="petstore,go,fastapi", help="names, separated by commas")
+    parser.add_argument("--level", default="spec", choices=("spec", "contract"))
+    options = parser.parse_args()
     for name in options.contenders.split(","):
         try:
             print("\n".join(broken_promises(CONTENDERS[name], options.level)))

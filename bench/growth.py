@@ -1,6 +1,6 @@
-"""Measures requests per second of one worker with a growing number of animals or keys, relative to the smallest number.
+"""Measures how the number of animals or keys affects the requests per second of one worker.
 
-Run `.venv/bin/python bench/growth.py [animals] [keys] [--seconds 3] [--highest 10000000]`. Defaults to both.
+Run `.venv/bin/python bench/growth.py [animals] [keys] [--seconds 3] [--highest 10000000]`. Measures both by default.
 """
 
 import argparse

@@ -1,20 +1,20 @@
--- What wrk sends in each row of the race, and one line of JSON at the end for load.py.
--- Arguments after `--`: row, number of animals, a tag that makes this run's requests its own, a file of keys, and a
--- file of cursors. A request is joined from parts made beforehand: wrk must not be what is measured.
+-- Defines what wrk sends in each row of the race, and prints one line of JSON for load.py at the end.
+-- Arguments after `--`: the row, the number of animals, a tag that makes the requests of this run unique, a file of
+-- keys, and a file of cursors. Requests are joined from prepared parts, so that wrk is not the bottleneck.
 
 local random, format = math.random, string.format
 local sent = 0
 local heads, cursors, hex, queries = {}, {}, {}, {}
 local animals, tag, run
 
--- The header lines of an instrumented client. The traceparent comes last, since its value is new in each request.
+-- The header lines of an instrumented client. The traceparent comes last, because its value differs in each request.
 local function head_of(key)
   return " HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: python-httpx/0.28.1\r\nAccept: application/json\r\n"
     .. "Accept-Encoding: gzip, deflate\r\nAccept-Language: en\r\nConnection: keep-alive\r\n"
     .. "Authorization: Bearer " .. key .. "\r\ntraceparent: 00-"
 end
 
--- A message with any of the keys. The counter makes its traceparent differ from all others.
+-- Returns a message with a random key. The counter makes its traceparent unique.
 local function message(start, rest)
   sent = sent + 1
   return start .. heads[random(#heads)] .. hex[random(#hex)] .. format("%016x", sent) .. "-" .. hex[random(#hex)]
@@ -43,7 +43,7 @@ local function make_parts(key_file, cursor_file)
   for key in io.lines(key_file) do heads[#heads + 1] = head_of(key) end
   for i = 1, 4096 do hex[i] = format("%08x%08x", random(0, 2 ^ 32 - 1), random(0, 2 ^ 32 - 1)) end
   run = hex[1]
-  -- All have 20 animals. No parameter, one or both; both in either order; as often for each status.
+  -- Every query returns 20 animals. It has no parameters, one, or both in either order, equally often for each status.
   for _, status in ipairs({ "available", "pending", "sold" }) do
     local chosen = "status=" .. status
     for _, query in ipairs({ "", "?limit=20", "?" .. chosen, "?limit=20&" .. chosen, "?" .. chosen .. "&limit=20" }) do
@@ -58,8 +58,8 @@ end
 function init(args)
   local row = args[1]
   animals, tag = tonumber(args[2]), args[3]
-  if row == "same" then return end -- without a function wrk repeats the request of its command line
-  local seed = 0 -- the same requests for every contender, others in every run
+  if row == "same" then return end -- without a function, wrk repeats the request on its command line
+  local seed = 0 -- the same requests for every contender, but different ones in each run
   for i = 1, #tag do seed = (seed * 31 + tag:byte(i)) % 2 ^ 31 end
   math.randomseed(seed)
   make_parts(args[4], args[5])

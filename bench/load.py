@@ -1,4 +1,4 @@
-"""The load: the rows of the race, and one run of wrk, in which every failed request is an error."""
+"""The load: the rows of the race, and a run of wrk. A failed request makes the run fail."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("load.lua")
 class Row:
     about: str
     connections: int = 32
-    keys: Literal["all", "spent", "unknown"] = "all"  # the keys to send; except for "all", each response is an error
+    keys: Literal["all", "spent", "unknown"] = "all"  # the keys to send; all except "all" cause only errors
 
 
 ROWS = {
@@ -37,14 +37,14 @@ CURSORS = 100_000
 
 
 def cursors(animals: int, salt: bytes) -> list[str]:
-    """Returns cursors for random positions in the list. Contenders differ only in the checksum of a cursor."""
+    """Returns cursors for random positions in the list. The cursors of contenders differ only in their checksums."""
     dice = random.Random(1)
     positions = [struct.pack(">q", dice.randrange(animals)) for _ in range(CURSORS)]
     return [base64.urlsafe_b64encode(raw + struct.pack(">I", zlib.crc32(salt + raw))).decode() for raw in positions]
 
 
 class LoadFailed(Exception):
-    """wrk did not run, or one of its requests failed."""
+    """Raised if wrk did not run, or if one of its requests failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Sample:
 
 
 def run_wrk(running: Running, row: str, *, seconds: float, animals: int, tag: str) -> Sample:
-    """Raises LoadFailed."""
+    """Runs wrk against a contender. Raises LoadFailed."""
     chosen = ROWS[row]
-    # wrk uses one thread, because there are few cores. The timeout is ten seconds, so that a slow response counts as
-    # slow and not as a timeout.
+    # wrk uses one thread, because there are few cores. The timeout is ten seconds, so that slow responses do not count
+    # as timeouts.
     command = ["wrk", "-t1", f"-c{chosen.connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s"]
     command += ["-H", f"Authorization: Bearer {running.keys[0]}", "-s", str(SCRIPT), f"{running.url}/v1/pets"]
     command += ["--", row, str(animals), tag, str(keys_to_send(running, chosen))]
@@ -91,7 +91,7 @@ def cursors_to_send(running: Running, animals: int) -> Path:
 
 
 def read_report(output: str, errors: str, processor_seconds: float, *, refused: bool) -> Sample:
-    """Raises LoadFailed."""
+    """Parses the output of wrk. Raises LoadFailed."""
     line = next((line for line in output.splitlines() if line.startswith("RACE ")), None)
     if line is None:
         raise LoadFailed(f"wrk did not finish:\n{output}{errors}")
@@ -99,7 +99,7 @@ def read_report(output: str, errors: str, processor_seconds: float, *, refused: 
     # wrk's line and `status` count the same failures. Use the larger number.
     counted = re.search(r"Non-2xx or 3xx responses: (\d+)", output)
     failed = max(report["status"], int(counted[1]) if counted else 0)
-    if refused and failed < report["requests"] - 1:  # a key with a limit of one request per day succeeds once
+    if refused and failed < report["requests"] - 1:  # the first request of the spent key succeeds
         raise LoadFailed(f"only {failed} of {report['requests']} requests were refused")
     if (failed and not refused) or report["socket"]:
         raise LoadFailed(f"{failed} responses were not 2xx or 3xx, and {report['socket']} connections failed")

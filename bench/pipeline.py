@@ -1,7 +1,7 @@
 """Measures the cost of a request in one worker. Runs the server and the application in this process, without sockets.
 
 Run `.venv/bin/python bench/pipeline.py [--rows list,get] [--rounds 6] [--profile]`. Messages are passed directly to
-connections, so the time of the kernel and of wrk is not included. All messages are different, except in the row `same`.
+connections, so the result includes neither the kernel nor wrk. All messages are different, except in the row `same`.
 The result is the CPU time per request, including the store's writer thread. The 10th percentile over small batches
 hardly depends on other load on the machine.
 """
@@ -46,7 +46,7 @@ PROFILED = 25  # functions to print
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Creates realistic requests. They are the same in every run, except for values that must be unique."""
+    """Creates realistic requests, which are the same in every run except for values that must be unique."""
 
     keys: list[str]
     spent_key: str  # refused, and soon banned
@@ -105,7 +105,7 @@ EXPECTED = {"refused": b"HTTP/1.1 429"}  # the other rows expect a success
 
 
 class Answered(Transport):
-    """Passes each response, which is a single write, to a function."""
+    """A transport that passes each response, which is a single write, to a function."""
 
     def __init__(self, on_response: Callable[[Any], None]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Answered(Transport):
 
 
 class Clients:
-    """Connections, which send one message each and wait for all responses."""
+    """Connections that each send one message, and then wait until all of them have a response."""
 
     def __init__(self, server: HttpServer) -> None:
         self._missing = 0
@@ -147,7 +147,7 @@ class Clients:
 
 
 async def measure(clients: Clients, messages: Messages, row: str, profile: cProfile.Profile | None) -> list[float]:
-    """Returns the microseconds per request of each batch. Raises TimeoutError, and SystemExit if a request fails."""
+    """Returns the microseconds per request for each batch. Raises TimeoutError, or SystemExit if a request fails."""
     taken = []
     for _ in range(BATCHES):
         batch = [ROWS[row](messages) for _ in range(BATCH)]
@@ -181,7 +181,8 @@ async def run(directory: Path, rows: list[str], rounds: int, *, profiling: bool)
     clients, messages = Clients(server), Messages(keys, spent_key)
     taken: dict[str, list[float]] = {row: [] for row in rows}
     profiles = {row: cProfile.Profile() if profiling else None for row in rows}
-    for row in rows:  # fills the caches; on a slow disk, a store that was just filled may refuse its first creates
+    # Fill the caches. On a slow disk, a store that was just filled may refuse its first create requests.
+    for row in rows:
         with suppress(SystemExit):
             await measure(clients, messages, row, None)
     for _ in range(rounds):
@@ -202,7 +203,7 @@ async def run(directory: Path, rows: list[str], rounds: int, *, profiling: bool)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows out of {','.join(ROWS)} (default all)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows to run, out of {','.join(ROWS)} (default all)")
     parser.add_argument("--rounds", type=int, default=6, help=f"rounds of {BATCHES} batches for each row (default 6)")
     parser.add_argument("--profile", action="store_true", help="print a profile by function")
     given = parser.parse_args()

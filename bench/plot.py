@@ -30,7 +30,7 @@ def bars(
     labels: Mapping[str, Mapping[str, str]],
     notes: Mapping[str, str],
 ) -> None:
-    """Draws a group of bars with labels for each row. `notes` below them explain the names."""
+    """Draws a group of labelled bars for each row. Below the bars, `notes` explain the names."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     everything = [value for row in rows.values() for value in row.values()]
     low, high = math.floor(math.log10(min(everything))), math.ceil(math.log10(max(everything)))
@@ -80,7 +80,7 @@ def lines(file: Path, title: str, x_title: str, series: Mapping[str, Sequence[tu
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
         parts.append(f'<polyline class="c{number % COLOURS}" points="{path}"/>')
         y = place(*line[-1])[1] + 4
-        while any(abs(y - other) < 14 for other in taken):  # avoids overlapping names
+        while any(abs(y - other) < 14 for other in taken):  # avoid overlapping names
             y += 2
         taken.append(y)
         parts.append(_text(LABELS + PLOT + 8, y, name, f"c{number % COLOURS}"))

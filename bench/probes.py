@@ -1,4 +1,4 @@
-"""Checks before the race that every contender gives the same responses to the same requests."""
+"""Checks before the race that all contenders respond in the same way to the same requests."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class NotTheSame(Exception):
-    """A contender responds differently, so it cannot be compared."""
+    """Raised if a contender responds differently, so that it cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Client:
             answer = Answer(response.status, response.headers, response.read())
         finally:
             connection.close()
-        self.expect(answer.status == status, f"{method} {path} is {answer.status}, not {status}: {answer.body!r}")
+        self.expect(answer.status == status, f"{method} {path} got a {answer.status}, not a {status}: {answer.body!r}")
         self.expect("X-Request-Id" in answer.headers, f"{method} {path} has no X-Request-Id")
         return answer
 
@@ -59,7 +59,7 @@ class Client:
 
 
 def check(server: Running, animals: int) -> None:
-    """Raises NotTheSame."""
+    """Checks one contender. Raises NotTheSame."""
     client = Client(server)
     check_lists(client)
     check_gets(client, animals)
@@ -98,7 +98,7 @@ def next_page(client: Client, answer: Answer) -> str:
 
 
 def check_gets(client: Client, animals: int) -> None:
-    for number in (1, animals):  # the load requests ids in between
+    for number in (1, animals):  # the load only requests ids in between
         got = client.ask("GET", f"/v1/pets/{number}", 200)
         client.expect(got.json() == with_id(number), f"animal {number} is wrong: {got.body!r}")
         links = ", ".join(got.headers.get_all("Link", []))

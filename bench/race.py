@@ -32,11 +32,11 @@ def read_options() -> Options:
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5, at most 60)")
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender and row (default 3, at most 20)")
     parser.add_argument("--animals", type=int, default=1_000_000, help="animals at the start (default 1000000)")
-    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows out of {','.join(ROWS)} (default all)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"rows to run, out of {','.join(ROWS)} (default all)")
     parser.add_argument(
         "--contenders",
         default="petstore,petstore-1,go,fastapi,nginx",
-        help=f"contenders out of {','.join(CONTENDERS)} (the first is compared with the others)",
+        help=f"contenders, out of {','.join(CONTENDERS)} (the others are compared with the first)",
     )
     parser.add_argument("--out", type=Path, default=BENCH / "results/race.json", help="the file to write")
     given = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> int:
         say(f"\nTHE RACE IS VOID. {error}")
         return 1
     except KeyboardInterrupt:
-        say("\nStopped, with all contenders.")
+        say("\nStopped the race and all contenders.")
         return 130
     finally:
         backends.end()
@@ -105,7 +105,7 @@ def line_up(options: Options, stack: ExitStack) -> tuple[list[Running], dict[str
 
 
 def race(options: Options, everyone: list[Running]) -> report.Results:
-    """Raises LoadFailed."""
+    """Runs all rows with all contenders. Raises LoadFailed."""
     results: dict[str, dict[str, report.Result]] = {}
     for row in options.rows:
         say(f"\n{row}: {ROWS[row].about}")
@@ -114,7 +114,7 @@ def race(options: Options, everyone: list[Running]) -> report.Results:
             one_run(options, running, row, "warm up", seconds=1)
         samples: dict[str, list[Sample]] = {running.name: [] for running in field}
         for number in range(options.rounds):
-            # Each round starts with another contender, so that other load on the machine affects all of them equally.
+            # Each round starts with a different contender, so that other load on the machine affects them all equally.
             shift = number % len(field)
             for running in field[shift:] + field[:shift]:
                 sample = one_run(options, running, row, f"round {number + 1}", seconds=options.seconds)
@@ -128,7 +128,7 @@ def race(options: Options, everyone: list[Running]) -> report.Results:
 
 
 def one_run(options: Options, running: Running, row: str, tag: str, *, seconds: float) -> Sample:
-    """Raises LoadFailed."""
+    """Runs one row with one contender. Raises LoadFailed."""
     try:
         return run_wrk(running, row, seconds=seconds, animals=options.animals, tag=f"{row} {tag}")
     except LoadFailed as failed:

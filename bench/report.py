@@ -1,4 +1,4 @@
-"""The report: the medians of all rounds, as a table and as a file, with a description of the machine."""
+"""Reports the medians of all rounds as a table and as a file, with a description of the machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from running import BUILD
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rounds of one contender in one row."""
+    """All rounds of one contender in one row."""
 
     rounds: Sequence[Sample]
 
@@ -137,7 +137,7 @@ PLOTTED = ("list", "create", "mix")  # the rows of the plot; figures.md has all 
 
 
 def draw(file: Path, results: Results) -> None:
-    """Plot the CPU time of PLOTTED, or of all rows if none of these was raced."""
+    """Plots the CPU time of the rows in PLOTTED, or of all rows if none of those was run."""
     results = {row: results[row] for row in PLOTTED if row in results} or results
     times = {row: {name: result.processor_us for name, result in got.items()} for row, got in results.items()}
     labels = {row: {name: label(got, name) for name in got} for row, got in results.items()}
@@ -175,7 +175,7 @@ def cpu_model() -> str:
 
 
 def durable_write() -> float:
-    """Returns the microseconds for a synced write of 4 KiB on the same disk. Sequential creates cannot be faster."""
+    """Returns the microseconds for a synced write of 4 KiB on the same disk, which bounds a single create request."""
     file = BUILD / "synced"
     times = []
     with file.open("wb", buffering=0) as output:
@@ -204,7 +204,7 @@ def version(package: str) -> str | None:
 
 
 def peer_versions(*packages: str) -> dict[str, str | None]:
-    # The packages are in another environment, so read their metadata without importing them.
+    # The packages are in a different environment, so read their metadata without importing them.
     places = [str(place) for place in VENV.glob("lib/python*/site-packages")]
     found = {d.name.lower(): d.version for d in metadata.distributions(path=places)}
     return {package: found.get(package) for package in packages}

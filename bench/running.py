@@ -20,11 +20,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Missing(Exception):
-    """A tool that the contender requires is not installed, so the contender is skipped."""
+    """Raised if a tool that a contender requires is not installed, so that the contender is skipped."""
 
 
 class Broken(Exception):
-    """A contender did not start, or ended unexpectedly."""
+    """Raised if a contender did not start or ended unexpectedly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Contender:
     make_ready: Callable[[], None]  # raises Missing
     launch: Callable[[Path, int, int], Launch]  # takes the data directory, the port and the number of animals
     cursor_salt: bytes = b""  # included in the checksum of a cursor, in addition to the id
-    serves: tuple[str, ...] = ()  # the rows that it can run; empty means all
+    serves: tuple[str, ...] = ()  # the rows that it can run, or empty if it can run all
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ def processor_seconds(pid: int) -> float:
     children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
     try:
         return sum(map(int, fields[11:15])) / TICKS + sum(processor_seconds(int(child)) for child in children)
-    except (FileNotFoundError, ProcessLookupError):  # a child has just ended; its time is now part of its parent's
+    except (FileNotFoundError, ProcessLookupError):  # a child has just ended, so its time is now part of its parent's
         return processor_seconds(pid)
 
 
 def run(command: list[str], **environment: str) -> str:
-    """Raises Broken."""
+    """Runs a command and returns its output. Raises Broken if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment() | environment)
     if done.returncode:
         raise Broken(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -103,7 +103,7 @@ def started(contender: Contender, animals: int) -> Iterator[Running]:
         write_lines(keys_file(directory), launch.keys)
         log = directory / "log"
         with log.open("wb") as output:
-            # A new session, so that Ctrl-C reaches only the race, which then stops the contenders in order.
+            # Use a new session, so that Ctrl-C reaches only the race, which then stops the contenders cleanly.
             process = subprocess.Popen(
                 launch.command,
                 stdin=subprocess.DEVNULL,
@@ -137,7 +137,7 @@ def free_port() -> int:
 
 
 def wait_until_ready(running: Running) -> None:
-    """Raises Broken."""
+    """Waits until /readyz returns 200. Raises Broken."""
     deadline = time.monotonic() + READY_TIMEOUT
     while time.monotonic() < deadline:
         if running.process.poll() is not None:

@@ -1,4 +1,4 @@
-"""Measures the cost of a request on several machines: CPU time and operations of the node, Redis and PostgreSQL.
+"""Measures the cost of a request in a cluster: CPU time and operations of the node, of Redis and of PostgreSQL.
 
 CPU time hardly depends on other load on the machine, so these figures are more portable than requests per second. Also
 measures the memory of a worker, and the size of an animal, an idempotency key and an API key in the store and in Redis.
@@ -92,7 +92,7 @@ def measure(node: Running, row: str, seconds: float) -> Cost:
 
 
 def memory_of(node: Running) -> dict[str, float]:
-    """Returns the MiB of the main process and of its worker. Shared memory counts for both, as a worst case."""
+    """Returns the MiB of the main process and of its worker. As a worst case, shared memory counts for both."""
     main = node.process.pid
     (worker,) = Path(f"/proc/{main}/task/{main}/children").read_text().split()
     return {"main_process_mib": resident(main), "worker_mib": resident(int(worker))}
@@ -104,7 +104,7 @@ def resident(pid: int) -> float:
 
 
 def bytes_in_postgres(table: str) -> float:
-    """Returns the bytes per row of a table of live, including its indexes."""
+    """Returns the bytes per row of a table in the live environment, including its indexes."""
     server = backends.postgres()
     (database,) = server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'petstore%'")
     (found,) = server.execute(
@@ -125,15 +125,15 @@ def bytes_in_sqlite() -> float:
 
 
 def redis_alone(step: int, steps: int) -> float:
-    """Returns the microseconds of Redis' CPU time per request in the worst case: each request has a different key."""
+    """Returns Redis' CPU time per request in microseconds. In this worst case, each request has a different key."""
 
     async def ask() -> None:
         link = open_link(backends.redis().url())
         version = (await link.run_script("", BanPolicy(), 0, []))[0][VERSION_NUMBER["live", "keys"]]
-        nobody: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        unused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         for number in range(steps):
             keys = range(number * step % KEYS, number * step % KEYS + step)
-            calls = [ScriptCall(key_record(f"key_{key:08}"), KEY_LIVE, version, 10**9, 10**9, nobody) for key in keys]
+            calls = [ScriptCall(key_record(f"key_{key:08}"), KEY_LIVE, version, 10**9, 10**9, unused) for key in keys]
             await link.run_script("", BanPolicy(), 0, calls)
         await link.close()
 
@@ -155,7 +155,7 @@ def bytes_in_redis() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=5, help="length of one run (default 5)")
-    parser.add_argument("--rows", default="list,get,create,mix", help=f"rows out of {','.join(ROWS)}")
+    parser.add_argument("--rows", default="list,get,create,mix", help=f"rows to run, out of {','.join(ROWS)}")
     parser.add_argument("--out", type=Path, default=BENCH / "results/scaling.json", help="the file to write")
     options = parser.parse_args()
     try:
@@ -182,7 +182,7 @@ def main() -> int:
             f" {cost.redis_steps:7} {cost.postgres_commits:8}"
         )
     for step, cost_of_one in alone.items():
-        print(f"Redis alone, each request with another key, {step:3} per step: {cost_of_one} µs each")
+        print(f"Redis alone, each request with a different key, {step:3} per step: {cost_of_one} µs each")
     for what, figure in (*memory.items(), *takes.items()):
         print(f"{what}: {figure}")
     return 0

@@ -1,4 +1,4 @@
-"""Creates the initial data of every contender: the same animals, and keys without limits."""
+"""Creates the initial data of the contenders: the same animals, and keys that cannot reach their limits."""
 
 import os
 import time
@@ -25,8 +25,8 @@ def animal(number: int) -> dict[str, str | int]:
 
 
 async def fill(settings: Settings, animals: int, keys: Sequence[str], spent_key: str) -> None:
-    """Fills the live store of a petstore. `spent_key` has a limit of one request per day."""
-    umask = os.umask(UMASK)  # as on the command line, so that only this user can read the data
+    """Fills Petstore's live store. `spent_key` has a limit of one request per day."""
+    umask = os.umask(UMASK)  # as in every command, so that only this user can read the data
     try:
         async with Backends(settings) as backends:
             store = backends.stores["live"]
@@ -46,7 +46,7 @@ def _row(number: int) -> Row:
 
 
 async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
-    """Adds keys as rows, because separate calls for a million keys would take too long."""
+    """Adds keys as rows, because a separate call for each of a million keys would take too long."""
     keys = [new_key("live", "enterprise", now=time.time(), limits=Limits(limit, limit)) for _ in secrets]
     added_before = await store.keys.page(limit=1)
     rows = {

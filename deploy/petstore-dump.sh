@@ -1,7 +1,7 @@
 #!/bin/sh
 # /opt/petstore/deploy/petstore-dump.sh: dumps PostgreSQL to a timestamped file in the directory $1, and tests the dump
 # by restoring it into a second database, petstore_dump_test. That database must exist and belong to the user in the
-# URL. The script overwrites it. It keeps the last $2 dumps, by default 14.
+# URL. The script overwrites the database, and keeps the last $2 dumps (by default, 14).
 set -eu
 . "$(dirname "$0")/petstore-urls.sh"
 address=${STORE%%\?*}

@@ -1,4 +1,4 @@
-"""Runs real PostgreSQL and Redis servers for tests, from PyPI wheels, or from PATH if that version is newer."""
+"""Runs real PostgreSQL and Redis servers for tests, either from PyPI wheels or from PATH, whichever is newer."""
 
 import asyncio
 import atexit
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound="Process")
-STARTS_WITHIN = 60.0  # seconds; other tests may keep the machine busy
+STARTS_WITHIN = 60.0  # seconds; other tests can keep the machine busy
 ANONYMOUS = "nobody"  # PostgreSQL refuses to run as root
 
 
 class Missing(Exception):
-    """Raised if a program is not installed. Tests that need it are skipped, or fail in CI."""
+    """Raised if a program is not installed. Tests that need the program are skipped locally and fail in CI."""
 
 
 def program(name: str) -> str:
@@ -36,14 +36,14 @@ def program(name: str) -> str:
     return found
 
 
-# Below the kernel's ephemeral ports. A Redis Cluster node also uses the port that is 10,000 higher.
+# These are below the kernel's ephemeral ports. A Redis Cluster node also uses the port that is 10,000 higher.
 PORTS = range(10_000, 20_000)
 BLOCK = 100
 _own_ports: deque[int] = deque()
 
 
 def free_port() -> int:
-    """Returns a free port that is reserved for this process, so that it is still free when the server starts."""
+    """Returns a free port that is reserved for this process, so that it is still free when a server starts on it."""
     for _ in range(len(_own_ports)):
         _own_ports.rotate(-1)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def free_port() -> int:
 
 
 def _take_block() -> None:
-    """Reserves a block of ports for this process by binding its first port for UDP, which no server uses."""
+    """Reserves a block of ports for this process by binding the first one for UDP, which no server uses."""
     for first in PORTS[::BLOCK]:
         held = socket.socket(type=socket.SOCK_DGRAM)
         try:
@@ -91,10 +91,10 @@ class Process:
             ended = self.process.poll() is not None
             if time.monotonic() > deadline or (ended and self._ran):
                 raise AssertionError(f"the server did not start:\n{(self.directory / 'log').read_text()[-2000:]}")
-            if ended:  # another process may have taken the port
+            if ended:  # another program may have taken the port
                 self.port = free_port()
                 self._launch(options)
-            time.sleep(0.01)  # polls a condition, within a deadline
+            time.sleep(0.01)  # polls until the deadline
         self._ran = True
 
     def _launch(self, options: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Process:
 
     def stop(self) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown; Redis treats it like SIGTERM
+        self.process.send_signal(signal.SIGINT)  # a fast shutdown for PostgreSQL, and the same as SIGTERM for Redis
         self._gone()
 
     def _gone(self) -> None:
@@ -176,7 +176,7 @@ class Postgres(Process):
         self._databases = itertools.count()
 
     def _make_data(self) -> None:
-        """Creates the data. Runs `initdb` only the first time and then copies its files, which is ten times as fast."""
+        """Creates the data. Runs `initdb` only once and then copies its files, which is ten times as fast."""
         data = self.directory / "data"
         new = _kept_directory() / "postgres"
         if new.exists():
@@ -226,7 +226,7 @@ class Postgres(Process):
 
     @property
     def programs(self) -> Path:
-        """Returns the directory with the server's version of pg_dump and pg_restore."""
+        """The directory with pg_dump and pg_restore in the server's version."""
         return self._bin
 
     def url(self, template: str = "template1") -> str:
@@ -252,13 +252,13 @@ class Postgres(Process):
             finally:
                 await connection.close()
 
-        # Use another thread, because a test with a browser has an event loop running in this one.
+        # Use another thread, because browser tests run an event loop in this one.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: asyncio.run(work())).result()
 
     @contextlib.contextmanager
     def transaction(self, url: str) -> Iterator[Callable[[str], None]]:
-        """Yields a function that executes statements in a transaction, and rolls them back at the end."""
+        """Yields a function that executes statements in a transaction, which is rolled back at the end."""
         import asyncpg
 
         with contextlib.closing(asyncio.new_event_loop()) as loop:
@@ -272,7 +272,7 @@ _shared: dict[type[Process], Any] = {}
 
 
 def shared(kind: type[Kind]) -> Kind:
-    """Returns the server of this kind that all tests in this process share. Each test uses a separate database."""
+    """Returns the server that all tests in this process share. Each test uses a separate database."""
     if kind not in _shared:
         _shared[kind] = kind()  # type: ignore[call-arg]  # each subclass passes its own name
         _shared[kind].start()
@@ -282,7 +282,7 @@ def shared(kind: type[Kind]) -> Kind:
 
 @functools.cache
 def _kept_directory() -> Path:
-    """Returns a directory for files that this process keeps after a server has stopped."""
+    """Returns a directory for files that are kept until this process ends, even after a server has stopped."""
     directory = Path(tempfile.mkdtemp(prefix="petstore-test-kept-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory

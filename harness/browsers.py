@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from harness.backends import Missing
 
-# The headless version comes first, because it takes half the CPU time.
+# The headless version comes first because it uses half the CPU time.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -24,11 +24,11 @@ ARTIFACTS = Path(__file__).parents[1] / "tests" / "artifacts"
 Look = tuple[int, int, Literal["light", "dark"]]
 LOOKS: tuple[Look, ...] = ((1280, 800, "light"), (1280, 800, "dark"), (390, 844, "dark"), (390, 844, "light"))
 
-# Finds a page wider than its window, text outside the window, text that is cut off, and overlapping text or controls.
+# Finds pages wider than the window, text that is outside the window or cut off, and text or controls that overlap.
 FAULTS = """() => {
   const faults = [];
   const { scrollWidth, clientWidth } = document.documentElement;
-  if (scrollWidth > clientWidth) faults.push(`a page of ${scrollWidth} pixels in a window of ${clientWidth}`);
+  if (scrollWidth > clientWidth) faults.push(`the page is ${scrollWidth} pixels wide, the window ${clientWidth}`);
   const apart = ".visually-hidden, .skip-link, .scroll, .uplot, .cards thead";
   const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.closest(apart);
   const text = (e) => (e.textContent || e.value || "").trim().slice(0, 30);
@@ -51,13 +51,13 @@ FAULTS = """() => {
     }
   return faults;
 }"""
-ROWS_SEEN = 12  # more than the number of different kinds of rows in a table
+ROWS_SEEN = 12  # enough rows to include every kind of row in a table
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 
 
 @contextmanager
 def browser_running() -> Iterator[Browser]:
-    """Opens a browser. While it is open, an event loop runs in this thread."""
+    """Opens a browser. As long as it is open, an event loop runs in this thread."""
     if CHROMIUM is None:
         raise Missing("Chromium is not installed: the browser tests did not run")
     with sync_playwright() as playwright:
@@ -67,7 +67,7 @@ def browser_running() -> Iterator[Browser]:
 
 
 def look(page: Page, name: str) -> None:
-    """Asserts that the page has no faults in wide and narrow windows, in light and dark colours."""
+    """Asserts that the page has no faults in wide and narrow windows, in light and dark mode."""
     for width, height, scheme in LOOKS:
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
@@ -80,9 +80,9 @@ def look(page: Page, name: str) -> None:
 
 
 def violations(page: Page, *, colours_only: bool = False) -> list[Any]:
-    """Returns axe-core violations. Checks only the first rows of long tables, because rows are alike.
+    """Returns axe-core violations. Checks only the first rows of long tables, because the others are similar.
 
-    With `colours_only`, runs only the rule about contrast. Dark mode changes nothing else.
+    With `colours_only`, runs only the contrast rule, because dark mode changes nothing else.
     """
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE)

@@ -15,7 +15,7 @@ class Certificate(NamedTuple):
 def self_signed(
     directory: Path, days: int = 2, names: str = "IP:127.0.0.1,DNS:localhost", *, rsa: bool = False
 ) -> Certificate:
-    """Creates a certificate and a private key that only the owner can read. `names` is in OpenSSL's format."""
+    """Creates a certificate, and a private key that only its owner can read. `names` is in OpenSSL's format."""
     made = Certificate(directory / "cert.pem", directory / "key.pem")
     new_key = ["rsa:2048"] if rsa else ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     subprocess.run(

@@ -1,4 +1,4 @@
-"""Checks claims and prints progress, for proofs and for checks of packages and images."""
+"""Checks claims and prints progress, for proofs and for the checks of packages and images."""
 
 import contextlib
 import sys
@@ -16,13 +16,13 @@ class Skipped(Exception):
 
 
 def hold(condition: object, claim: str) -> None:
-    """Raises Broken with the claim if the condition is false."""
+    """Raises Broken with the claim as its message if the condition is false."""
     if not condition:
         raise Broken(claim)
 
 
 def progress(text: str) -> None:
-    """Prints a long proof's progress to standard error, because it is not part of the result."""
+    """Prints the progress of a long proof to standard error, because it is not part of the result."""
     print(f"        … {text}", file=sys.stderr, flush=True)
 
 

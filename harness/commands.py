@@ -29,7 +29,7 @@ class Commands:
         return {**os.environ, **self.server.where}
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs a command in this process, which avoids Python's startup time."""
+        """Runs a command in this process, to save Python's startup time."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
@@ -38,7 +38,7 @@ class Commands:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
-            stack.callback(os.umask, os.umask(0o022))  # a command changes the umask
+            stack.callback(os.umask, os.umask(0o022))  # because commands change the umask
             try:
                 main()
             except SystemExit as ended:
@@ -46,18 +46,18 @@ class Commands:
         return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
     def text(self, *words: str) -> str:
-        """Returns the output of a command, which must succeed. Standard error may only report new data and keys."""
+        """Returns the output of a command, which must succeed. Standard error may only mention new data and keys."""
         done = self.run(*words)
-        said = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
-        said = re.sub("^Try it: curl .*\n", "", said)
-        assert (done.returncode, said) == (0, ""), done.stderr
+        message = done.stderr.replace(f"Created a store in {self.data.absolute()}\n", "")
+        message = re.sub("^Try it: curl .*\n", "", message)
+        assert (done.returncode, message) == (0, ""), done.stderr
         return done.stdout
 
     def json(self, *words: str) -> Any:
         return json.loads(self.text(*words, "--json"))
 
     def fails(self, *words: str) -> str:
-        """Returns a command's error message. The command must exit with code 2 and print nothing to standard output."""
+        """Returns a command's error message. The command must exit with 2 and print nothing to standard output."""
         done = self.run(*words)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert done.stderr.startswith("petstore: ")

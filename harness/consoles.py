@@ -1,4 +1,4 @@
-"""Runs `petstore console` in tests, on a free port, with the data of a server, which may also be running."""
+"""Runs `petstore console` in tests, on a free port and on the data of a server, which may be running too."""
 
 import contextlib
 import html
@@ -36,7 +36,7 @@ class Console:
         while not self._responds():
             printed = self.output.read_text()
             assert self.process.poll() is None and time.monotonic() - began < READY_WITHIN, printed
-            time.sleep(0.01)  # polls a condition, within READY_WITHIN
+            time.sleep(0.01)  # polls for at most READY_WITHIN
         found = re.search(r"https?://\S+/sign-in\?token=(\S+)", self.output.read_text())
         assert found is not None
         self.link, self.link_token = found[0], found[1]
@@ -75,7 +75,7 @@ class Console:
 
 
 class ConsoleClient:
-    """Acts like a browser without JavaScript. Keeps cookies, and sends the `Origin` of the console's pages."""
+    """Acts like a browser without JavaScript: keeps cookies, and sends the `Origin` header of the console's pages."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -122,7 +122,7 @@ def is_sign_in_page(response: httpx.Response) -> bool:
 
 
 def cells(response: httpx.Response, label: str) -> list[str]:
-    """Returns the text of each table cell that has this label."""
+    """Returns the text of each table cell with this label."""
     found = re.findall(rf'<td[^>]*data-label="{label}"[^>]*>(.*?)</td>', response.text, re.DOTALL)
     return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in found]
 

@@ -1,7 +1,7 @@
 """Runs the service with a different set of deprecated operations.
 
-`python -m harness.deprecations getPet,listPets serve …` runs `petstore serve …` with these two operations deprecated,
-and `python -m harness.deprecations "" serve …` with none.
+`python -m harness.deprecations getPet,listPets serve …` runs `petstore serve …` with only these operations deprecated,
+and `python -m harness.deprecations "" serve …` runs it with none.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ SUNSET = datetime(2035, 6, 1, tzinfo=UTC)  # the first sunset; the others follow
 
 
 def table(*deprecated: OperationName) -> tuple[Operation, ...]:
-    """Returns the table of operations, with exactly these marked as deprecated."""
+    """Returns the table of operations with exactly these operations deprecated."""
     return tuple(
         each._replace(
             deprecation=Deprecation(
@@ -56,7 +56,7 @@ def program(*names: OperationName) -> list[str]:
 
 def main() -> None:
     _install(table(*filter(None, sys.argv[1].split(","))))
-    from petstore.cli import main as petstore  # imports most other modules, so that they get the new table
+    from petstore.cli import main as petstore  # only now, so that the modules that it imports use the new table
 
     sys.argv = ["petstore", *sys.argv[2:]]
     petstore()

@@ -1,4 +1,4 @@
-"""Shows which members of two values differ, such as animals, responses or lists."""
+"""Shows in which members two values differ, such as animals, responses or lists."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ SHOWN_MAX = 20
 
 
 def differences(left: object, right: object) -> list[str]:
-    """Returns a line for each member that differs, or an empty list if the values have no members to compare."""
+    """Returns one line per member that differs, or an empty list if the values have no members to compare."""
     first, second = _members(left), _members(right)
     if first is None or second is None:
         return []
@@ -35,7 +35,7 @@ def _differing(where: str, left: dict[str, Any], right: dict[str, Any]) -> Itera
 
 
 def _members(value: object) -> dict[str, Any] | None:
-    """Returns the members of an object or a list, which may be encoded as JSON."""
+    """Returns the members of an object or a list, which may be JSON, or None for any other value."""
     if isinstance(value, bytes) and value[:1] in (b"{", b"["):
         try:
             value = json.loads(value)

@@ -17,7 +17,7 @@ def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
     )
     if mounted.returncode:
         raise Skipped(
-            f"a small disk cannot be mounted: {mounted.stderr.strip()}; try as root, or unshare -rm make prove"
+            f"cannot mount a small disk: {mounted.stderr.strip()}; run as root, or use unshare -rm make prove"
         )
     try:
         yield at
@@ -26,7 +26,7 @@ def small_disk(at: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def filled(ballast: Path) -> Path:
-    """Fills the disk with a file. Returns the file's path."""
+    """Fills the disk with this file. Returns the file's path."""
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             with contextlib.suppress(OSError):

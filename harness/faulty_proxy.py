@@ -1,4 +1,4 @@
-"""Runs faulty proxies in front of a service on this machine. Real proxies have the same faults."""
+"""Runs proxies in front of a service on this machine, with faults that real proxies have."""
 
 import contextlib
 import gzip
@@ -38,7 +38,7 @@ class Passed(NamedTuple):
 
 
 class Fault:
-    """The base class of all faults. On its own, it forwards everything unchanged."""
+    """The base class of all faults. By itself, it forwards everything unchanged."""
 
     def __init__(self, upstream: int) -> None:
         self._upstream = upstream
@@ -54,9 +54,8 @@ class Fault:
         fields = [*request.headers, *length, ("Connection", "close")]
         lines = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
         with socket.create_connection(("127.0.0.1", self._upstream), timeout=60) as upstream:
-            with contextlib.suppress(
-                ConnectionError
-            ):  # the service may respond and close before it has read everything
+            # The service may respond and close the connection before it has read everything.
+            with contextlib.suppress(ConnectionError):
                 upstream.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + request.body)
             head, _, body = receive(upstream).data.partition(b"\r\n\r\n")
         first, *rest = head.decode("latin-1").split("\r\n")
@@ -201,7 +200,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextlib.contextmanager
 def faulty_proxy(upstream: int, kind: type[Fault]) -> Iterator[int]:
-    """Starts a proxy with this fault in front of the service on the port `upstream`. Yields the proxy's port."""
+    """Starts a proxy with this kind of fault in front of the service on port `upstream`. Yields the proxy's port."""
     with _Server(("127.0.0.1", free_port()), _Handler) as server:
         server.fault = kind(upstream)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""Creates backups as an attacker could: with a valid checksum, but with false sizes or with malicious SQL."""
+"""Creates backups as an attacker could, with a valid checksum but with false sizes or malicious SQL."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from petstore.maintenance import archive
 from petstore.store.schema import NEWEST_SCHEMA
 
 MEGABYTE = 1024 * 1024
-# SQL that would run when a forged file is restored.
+# SQL that an attacker could add to a backup.
 FORGED_SQL = {
     "a view": "CREATE VIEW extra AS SELECT 1",
     "a view in place of a table": "ALTER TABLE pets RENAME TO old; CREATE VIEW pets AS SELECT * FROM old",
@@ -26,7 +26,7 @@ FORGED_SQL = {
     "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
     "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
     "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
-    # The service would acknowledge new animals without adding them.
+    # With this clause, the service would acknowledge new animals without adding them.
     "a conflict clause": "DROP INDEX pets_edited; ALTER TABLE pets RENAME TO old; CREATE TABLE pets (id INTEGER PRIMARY"
     " KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE ON CONFLICT IGNORE, category_id INTEGER, status TEXT, edited INTEGER"
     " DEFAULT 0); DROP TABLE old",
@@ -38,7 +38,7 @@ FORGED_SQL = {
 
 
 class Zeros(NamedTuple):
-    """A member that contains only zeros. Each one-megabyte block is compressed to a kilobyte."""
+    """A member that contains only zeros. Each block of one megabyte is compressed to a kilobyte."""
 
     name: str
     blocks: int
@@ -60,7 +60,7 @@ def manifest_of(size: int) -> Text:
 
 
 def forge(path: Path, *members: Zeros | Text, method: int = zlib.DEFLATED) -> None:
-    """Writes a zip file that ends in the SHA-256 of its bytes, as `petstore backup` does."""
+    """Writes a zip file that ends with its SHA-256 checksum, as `petstore backup` does."""
     with path.open("wb") as file:
         directory = b""
         for member in members:
@@ -85,7 +85,7 @@ def seal(path: Path) -> None:
 
 
 def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
-    """Returns the compressed content, its size and its CRC. Compresses a block of zeros once and repeats it."""
+    """Returns the compressed content, and the original size and CRC. Compresses a block of zeros only once."""
     compress = zlib.compressobj(9, zlib.DEFLATED, -15)
     if isinstance(member, Text):
         return compress.compress(member.content) + compress.flush(), len(member.content), zlib.crc32(member.content)
@@ -94,7 +94,7 @@ def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
 
 
 def rewrite(source: Path, target: Path, sql: str) -> None:
-    """Executes statements on the live.db of a backup, and updates the size and the checksums."""
+    """Executes statements on the live.db of a backup, and updates its size and the checksums."""
     manifest = archive.read(source)
     work = target.with_name(f"{target.name}-work")
     work.mkdir()

@@ -1,4 +1,4 @@
-"""Helpers for gate tests, which call a gate, wait for it, and make its link to Redis fail."""
+"""Helpers for tests of the gate: they call a gate, wait for it, and make its link to Redis fail."""
 
 import asyncio
 import contextlib
@@ -43,30 +43,30 @@ async def all_versions(gate: Gate) -> dict[tuple[Environment, Change], int]:
 
 
 async def answers_again(gate: Gate, key_id: str = "key_a") -> bool:
-    """Whether the gate decides within 30 seconds."""
+    """Returns whether the gate works again within 30 seconds."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with contextlib.suppress(Unavailable):
             await ask(gate, key_id, PLENTY)
             return True
-        await asyncio.sleep(0.02)  # polls a condition, within the deadline
+        await asyncio.sleep(0.02)  # polls until the deadline
     return False
 
 
 async def eventually(condition: Callable[[], object]) -> bool:
-    """Whether the condition becomes true within 10 seconds, while the event loop runs."""
+    """Returns whether the condition becomes true within 10 seconds, during which the event loop runs."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         if condition():
             return True
-        await asyncio.sleep(0.02)  # polls a condition, within the deadline
+        await asyncio.sleep(0.02)  # polls until the deadline
     return False
 
 
 def use_lmdb(
     data: Path, work: Callable[[LmdbGate], Awaitable[T]], policy: GatePolicy | None = None, **options: int
 ) -> T:
-    """Runs `work` with a gate in a file. `options` are passed to LmdbGate."""
+    """Runs `work` with an LMDB gate. `options` are passed to LmdbGate."""
 
     async def inside() -> T:
         gate = LmdbGate(data / "gate.mdb", policy or GatePolicy(), **options)
@@ -79,7 +79,7 @@ def use_lmdb(
 
 
 class FaultyLink:
-    """A real link to Redis whose methods a test can replace."""
+    """A link to a real Redis. Tests can replace its methods."""
 
     def __init__(self, link: Link) -> None:
         self.run_script: Callable[..., Coroutine[Any, Any, ScriptReply]] = link.run_script
@@ -89,7 +89,7 @@ class FaultyLink:
 
 
 def use_link(url: str, work: Callable[[RedisGate, FaultyLink], Awaitable[T]], **options: Any) -> T:
-    """Runs `work` with a gate in Redis whose link can be made to fail. `options` are passed to RedisGate."""
+    """Runs `work` with a Redis gate and its link, which tests can make fail. `options` are passed to RedisGate."""
 
     async def inside() -> T:
         link = FaultyLink(open_link(url))

@@ -1,4 +1,4 @@
-"""Runs the app and the server's connections in this process, with a real store and gate, and the test's clock."""
+"""Runs the app and the server's connections in this process, with a real store, a real gate and the test's clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 
 class Clock:
-    """A clock that changes only when it is set."""
+    """A clock that changes only when a test sets it."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -34,7 +34,7 @@ class Clock:
 def request(
     path: str = "/v1/pets", query: str = "", method: str = "GET", body: bytes = b"", started: float = 0.0, **fields: Any
 ) -> RequestMessage:
-    """Returns a request as the server would provide it. Underscores in field names become hyphens."""
+    """Returns a request as the server would pass it to the app. Underscores in field names become hyphens."""
     given = {name.replace("_", "-"): value for name, value in fields.items()}
     made = RequestMessage(method, path, query, given, keep_alive=True, peer="192.0.2.9", started=started)
     made.body = body
@@ -81,7 +81,7 @@ def use_app(
 
 
 class Wrapped:
-    """Wraps an object and replaces some of its attributes."""
+    """Wraps an object, replacing some of its attributes."""
 
     def __init__(self, real: Any, **replaced: Any) -> None:
         self._real = real
@@ -92,13 +92,13 @@ class Wrapped:
 
 
 def with_fault(store: Store, noun: str, **replaced: Any) -> Store:
-    """Returns the store with some methods of one of its parts replaced."""
+    """Returns the store with some methods of one part, such as `pets`, replaced."""
     fields: dict[str, Any] = {noun: Wrapped(getattr(store, noun), **replaced)}
     return store._replace(**fields)
 
 
 class Slow:
-    """An application that holds back its responses until they are released."""
+    """An application that does not answer requests until a test allows it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class Slow:
 
 
 class Transport(asyncio.Transport):
-    """A transport that records everything written to it, and simulates a client that does not read."""
+    """A transport that records what is written to it, and can simulate a client that does not read."""
 
     def __init__(self, peer: str = "192.0.2.9") -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from harness.backends import Postgres, Redis
 from harness.processes import launched
 from harness.servers import Server
 
-# Runs `petstore` with a clock that is off by this number of seconds.
+# Runs `petstore` with a clock that is wrong by this number of seconds.
 _PETSTORE_AT = "import time; now = time.time; time.time = lambda: now() + {}; import petstore.cli; petstore.cli.main()"
 
 
@@ -39,7 +39,7 @@ class Node(Server):
 def nodes_running(
     directory: Path, postgres: Postgres, redis: Redis, *options: str, skews: Sequence[float], workers: int = 2
 ) -> Iterator[list[Node]]:
-    """Starts one node for each skew, on empty backends. All nodes start at the same time."""
+    """Starts one node for each clock skew, on empty backends. All nodes start at the same time."""
     store, gate = postgres.url(), redis.url()
     nodes = [
         Node(directory / f"node{number}", store, gate, *options, workers=workers, skew=skew)

@@ -11,7 +11,7 @@ ANONYMOUS = 65534
 
 @contextmanager
 def directory_of_nobody() -> Iterator[Path]:
-    """Creates a directory for the user nobody, outside pytest's directories, which only their owner can enter."""
+    """Creates a directory for the user nobody, who cannot enter pytest's own directories."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, ANONYMOUS, ANONYMOUS)
         yield Path(name)
@@ -26,14 +26,14 @@ def as_nobody(work: Callable[[], object]) -> str:
             os.setgroups([])
             os.setgid(ANONYMOUS)
             os.setuid(ANONYMOUS)
-            said = str(work())
+            outcome = str(work())
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            outcome = f"{type(error).__name__}: {error}"
         finally:
-            os.write(write, said.encode())
+            os.write(write, outcome.encode())
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as said_by_child:
-        said = said_by_child.read()
+    with os.fdopen(read) as pipe:
+        outcome = pipe.read()
     os.waitpid(child, 0)
-    return said
+    return outcome

@@ -1,4 +1,4 @@
-"""Returns expected animals, based on the fields of `Pet`, so that a new optional field breaks few tests."""
+"""Returns expected animals, based on the fields of `Pet` so that adding an optional field breaks few tests."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Pet)
 
 
 def pet(**members: Any) -> dict[str, Any]:
-    """Returns an animal as the service writes it in JSON. Members have the same defaults as in a new animal."""
+    """Returns an animal as the service writes it in JSON. Omitted members have the defaults of a new animal."""
     values = _DEFAULTS | {_NAMES[name]: value for name, value in members.items()}
     made: dict[str, Any] = msgspec.to_builtins(Pet(**values))
     return made

@@ -1,4 +1,4 @@
-"""Starts service processes with the command, or by forking a process that has already imported everything."""
+"""Starts service processes, either with the command or by forking a process that has already imported everything."""
 
 import gc
 import multiprocessing
@@ -15,7 +15,7 @@ _forking = False
 
 
 def fork_from_now_on() -> None:
-    """Makes `launched` fork, because imports would take half of a server's time in tests. Proofs do not call this."""
+    """Makes `launched` fork, because in tests, imports would take half of a server's time. Proofs do not call this."""
     global _forking
     _forking = True
     _forks.set_forkserver_preload(
@@ -26,7 +26,7 @@ def fork_from_now_on() -> None:
 
 
 def let_ctrl_c_through() -> None:
-    """Restores SIGINT. Shells ignore it in background processes, and child processes would inherit that."""
+    """Restores SIGINT, which shells ignore for background processes. Child processes would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -71,12 +71,12 @@ def launched(words: Sequence[str], variables: Mapping[str, str], log: Path) -> R
 
 
 def _run(words: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
-    gc.freeze()  # imported modules stay, so the garbage collector can skip them
+    gc.freeze()  # imported modules are never freed, so the garbage collector can skip them
     os.setsid()
     with log.open("ab") as output:
         for standard in (1, 2):
             os.dup2(output.fileno(), standard)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = list(words)  # the first word becomes the path of the module
+    sys.argv = list(words)  # run_module replaces the first word with the path of the module
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

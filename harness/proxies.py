@@ -15,7 +15,7 @@ DEPLOY = Path(__file__).parents[1] / "deploy"
 
 
 class Proxy(Process):
-    """A proxy. A test can change its configuration file, `config`, before starting it."""
+    """A proxy. A test can change its configuration file, `config`, before starting the proxy."""
 
     def __init__(self, name: str, package: str) -> None:
         super().__init__(name)

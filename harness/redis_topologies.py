@@ -1,4 +1,4 @@
-"""Runs Redis as operators do: as a Cluster of three servers, with a replica and a Sentinel, and with TLS."""
+"""Runs Redis as operators do: as a Cluster of three servers, with a Sentinel, and with TLS."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +23,8 @@ class RedisCluster:
         self.nodes = nodes
         self.clients: list[Any] = [Client(port=node.port) for node in nodes]
         for number, client in enumerate(self.clients):
-            # Set the epochs as redis-cli does. If the servers negotiate them, a slot that has just moved can briefly go
-            # back to its old owner, and the new owner then drops its records.
+            # Set the epochs as redis-cli does. If the servers had to negotiate them, a slot that has just moved could
+            # briefly go back to its old owner, and the new owner would then drop its records.
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
             client.execute_command("CLUSTER ADDSLOTS", *slots_of(number))
             if number:
@@ -43,7 +43,7 @@ class RedisCluster:
         return cluster_url(self.nodes)
 
     def begin_move(self, slot: int, name: str, source: int, target: int) -> None:
-        """Moves a record to the target, while the source still owns the slot."""
+        """Moves a record to the target while the source still owns its slot."""
         here, there = self.clients[source], self.clients[target]
         there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", here.execute_command("CLUSTER MYID"))
         here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", there.execute_command("CLUSTER MYID"))
@@ -56,7 +56,8 @@ class RedisCluster:
             commands = client.pipeline(transaction=False)
             for slot in slots:
                 commands.execute_command("CLUSTER SETSLOT", slot, "NODE", owner)
-            commands.execute(raise_on_error=False)  # a server without slots may have become a replica, which refuses
+            # A server without slots may have become a replica, which refuses the command.
+            commands.execute(raise_on_error=False)
 
 
 def slots_of(shard: int) -> range:

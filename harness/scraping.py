@@ -14,7 +14,7 @@ class Scrape:
         self.samples = [sample for family in self.families.values() for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
-        """Returns the sum of all samples with this name and these labels."""
+        """Returns the sum of all samples that have this name and these labels."""
         return sum(s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
     def of(self, name: str) -> Mapping[tuple[tuple[str, str], ...], float]:

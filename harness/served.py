@@ -1,4 +1,4 @@
-"""Runs `petstore serve` as an operator does, and inspects it while it runs."""
+"""Runs `petstore serve` as operators do, and inspects the running service."""
 
 import json
 import os
@@ -15,21 +15,21 @@ SECRET = re.compile(r"pets_(?:live|test)_[0-9A-Za-z]{36}")
 
 
 class Served(Server):
-    """`petstore serve` with separate files for its output and its log, and with the machine's clock."""
+    """`petstore serve` with the machine's clock, and with separate files for its output and its log."""
 
     def __init__(self, data: Path, *options: str, workers: int = 1, scheme: str = "http") -> None:
         super().__init__(data, "own", *options, workers=workers)
         self.origin = f"{scheme}://127.0.0.1:{self.port}"
         self.output = data.parent / f"{data.name}.out"
-        self.code: Path | None = None  # a directory with another copy of the package to run
+        self.code: Path | None = None  # a directory with another copy of the package, to run instead
 
     @property
     def variables(self) -> dict[str, str]:
-        """Returns the environment variables for the service, and for commands on its data."""
+        """The environment variables for the service and for commands on its data."""
         return {**os.environ, **self.where, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
-        """Starts the service. `log` is a file descriptor to use instead of the log file."""
+        """Starts the service. `log` is a file descriptor that replaces the log file."""
         command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
                    "--workers", str(self.workers), *self.options]  # fmt: skip
         with self.output.open("wb") as out, self.log.open("ab") as file:
@@ -46,7 +46,7 @@ class Served(Server):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        complete = self.log.read_text().rpartition("\n")[0]  # the last line may be half written
+        complete = self.log.read_text().rpartition("\n")[0]  # the last line may be incomplete
         return [json.loads(line) for line in complete.splitlines()]
 
 
@@ -55,7 +55,7 @@ def wait_for(condition: Callable[[], object], seconds: float = READY_WITHIN) -> 
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)  # polls a condition, within `seconds`
+        time.sleep(0.01)  # polls for at most `seconds`
     return True
 
 

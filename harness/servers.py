@@ -29,14 +29,14 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 
-# Our HTTP server with SQLite and LMDB, our server with PostgreSQL and Redis, and the same app on uvicorn.
+# Our HTTP server with SQLite and LMDB, our HTTP server with PostgreSQL and Redis, and the same app on uvicorn.
 Host = Literal["own", "cluster", "asgi"]
 HOSTS: dict[Host, str] = {
     "own": "own-sqlite-lmdb",
     "cluster": "own-postgres-redis",
     "asgi": "uvicorn-asgi",
 }
-READY_WITHIN = 60.0  # seconds; other tests may keep the machine busy
+READY_WITHIN = 60.0  # seconds; other tests can keep the machine busy
 PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
@@ -81,7 +81,7 @@ class Server:
 
     @property
     def where(self) -> dict[str, str]:
-        """Returns the environment variables that tell commands where the data is."""
+        """The environment variables that tell commands where the data is."""
         found = {"PETSTORE_DATA": str(self.data), "PETSTORE_STORE": self.store, "PETSTORE_GATE": self.gate}
         return {name: value for name, value in found.items() if value}
 
@@ -110,16 +110,16 @@ class Server:
         while time.monotonic() - began < READY_WITHIN:
             if self.process is not None and self.process.poll() is not None:
                 break
-            if takes_connections(self.port):  # checked first, because creating hundreds of HTTP clients takes time
+            if takes_connections(self.port):  # checked first, because creating many HTTP clients takes time
                 with contextlib.suppress(httpx.TransportError):
                     answer = httpx.get(self.origin + "/readyz", timeout=10, verify=False)
                     if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
                         return time.monotonic() - began
-            time.sleep(0.01)  # polls a condition, within READY_WITHIN
+            time.sleep(0.01)  # polls for at most READY_WITHIN
         raise AssertionError(f"the server is not ready. Its log:\n{self.log.read_text()[-2000:]}")
 
     def stop(self) -> int:
-        """Sends SIGTERM, as a service manager does. Returns the exit code."""
+        """Sends SIGTERM, as service managers do. Returns the exit code."""
         if self.process is None:
             return 0
         self.process.terminate()
@@ -137,10 +137,10 @@ class Server:
             self.process = None
             deadline = time.monotonic() + READY_WITHIN
             while takes_connections(self.port) and time.monotonic() < deadline:
-                time.sleep(0.001)  # a killed worker may exit a moment later
+                time.sleep(0.001)  # a killed worker can take a moment to exit
 
     def worker_behind(self, client_port: int) -> int:
-        """Returns the process id of the worker that handles a connection, according to the kernel's socket table."""
+        """Returns the process id of the worker that has a connection, according to the kernel's socket table."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         local, remote = f":{self.port:04X}", f":{client_port:04X}"
         (inode,) = {row[9] for row in rows if row[1].endswith(local) and row[2].endswith(remote)}
@@ -169,12 +169,12 @@ class Server:
     def _create(self) -> None:
         async def read(backends: Backends) -> None:
             for store in backends.stores.values():
-                await store.transfer.rows(COUNTERS, None, 1)  # waits for the migrations without a timeout
+                await store.transfer.rows(COUNTERS, None, 1)  # waits for the migrations, without a timeout
 
         self.act(read)
 
     def act(self, work: Callable[[Backends], Awaitable[T]]) -> T:
-        """Runs `work` on the data, as the command line does. The service may be running."""
+        """Runs `work` on the data, as commands do. The service may be running."""
 
         async def inside() -> T:
             settings = Settings(data=self.data, store=self.store, gate=self.gate)
@@ -183,7 +183,7 @@ class Server:
 
         before = os.umask(UMASK)  # as in every command
         try:
-            # Use another thread, because a test with a browser has an event loop running in this one.
+            # Use another thread, because browser tests run an event loop in this one.
             with ThreadPoolExecutor(1) as pool:
                 return pool.submit(lambda: asyncio.run(inside())).result()
         finally:
@@ -218,18 +218,18 @@ class Server:
                     await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
 
             self.act(add)
-            self._stock[environment] = stock  # only after all keys are in the store
+            self._stock[environment] = stock  # only now, when all keys are in the store
         return self._stock[environment].pop()
 
     def fill(self, count: int, environment: Environment = "live", status: Any = None) -> None:
-        """Adds animals named Pet 1, Pet 2 and so on. Without a status, they cycle through the three statuses."""
+        """Adds animals named Pet 1, Pet 2 and so on. If no status is given, they cycle through the three statuses."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
         self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:
-        """Blocks all writers of the live environment with another transaction. Readers are not affected."""
+        """Blocks all writes to the live environment with another transaction. Reads are not affected."""
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as blocker:
                 blocker.execute("BEGIN IMMEDIATE")
@@ -240,7 +240,7 @@ class Server:
                 yield
 
     def spoil(self) -> None:
-        """Adds a corrupt animal to the live catalogue. No version of the service can have written its name."""
+        """Adds a corrupt animal to the live catalogue. Its name is one that no version of the service could write."""
         self.fill(1)
         if self.store is None:
             with contextlib.closing(sqlite3.connect(self.data / "live.db", isolation_level=None)) as by_hand:
@@ -265,7 +265,7 @@ def empty_store() -> str:
 
 
 def _as_variables(settings: list[str]) -> dict[str, str]:
-    """Converts options to PETSTORE_* variables, for servers that do not use our command line."""
+    """Converts options to PETSTORE_* variables, for uvicorn, which does not use our command line."""
     names = {"--cors-origin": "CORS_ORIGINS", "--trusted-proxy": "TRUSTED_PROXIES"}
     variables: dict[str, str] = {}
     words = iter(settings)

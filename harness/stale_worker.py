@@ -1,4 +1,4 @@
-"""`petstore` with a planted fault: the first worker that lists animals never drops a page from its cache."""
+"""`petstore` with a planted fault: the first worker that lists animals never updates the pages in its cache."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ from petstore.gate import CatalogueVersion
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.requests import ListQuery
 
-_stale = multiprocessing.Value("i", 0)  # the process id of that worker, shared by the forked workers
+_stale = multiprocessing.Value("i", 0)  # the process id of the stale worker, shared by all forked workers
 _get, _put = PageCache.get, PageCache.put
 
 

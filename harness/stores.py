@@ -1,4 +1,4 @@
-"""Opens and reopens stores and gates in the same location, and provides helpers for store tests."""
+"""Opens and reopens stores and gates in the same location. Also has helpers for store tests."""
 
 import asyncio
 import secrets
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 NOW = 1_800_000_000  # on the hour
 ENTRY = AuditEntry(5.0, "a test", "test", "x")
-# Tests must not fail if the machine stalls, so only tests of timeouts use the default timeouts.
+# Only tests of timeouts use the default timeouts, because tests must not fail if the machine stalls.
 PATIENT = Bounds(timeouts=Timeouts(40))
-# A row that violates a constraint is a bug in the caller, which gets the driver's error.
+# If a row violates a constraint, that is a bug in the caller, which gets the driver's error.
 REFUSED_ROW = (apsw.ConstraintError, asyncpg.IntegrityConstraintViolationError)
 
 
@@ -85,7 +85,7 @@ class StorePlace(NamedTuple):
 
 
 async def _answering(store: Store) -> None:
-    """Waits until the store responds. The first call migrates the schema, which may exceed a request's deadline."""
+    """Waits until the store responds. The first call migrates the schema, which can exceed a request's deadline."""
     for _ in range(20):
         with suppress(Unavailable):
             return await store.database.ping()
@@ -102,7 +102,7 @@ class WatchedCursor(apsw.Cursor):
 
 
 class WatchedConnection(apsw.Connection):
-    """Calls `before` and `after` with the SQL of each statement. `before` may raise an exception or wait."""
+    """Calls `before` and `after` with the SQL of each statement. Tests override them to raise exceptions or to wait."""
 
     def __init__(self, *values: Any, **options: Any) -> None:
         super().__init__(*values, **options)
@@ -150,7 +150,7 @@ async def nobody_is_connected(place: StorePlace) -> None:
     """Waits until no store in any process is connected to this database. Raises TimeoutError."""
     sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()"
     other = await asyncpg.connect(place.url)
-    async with asyncio.timeout(60):  # the server may take a while to notice a closed connection
+    async with asyncio.timeout(60):  # the server can take a while to notice a closed connection
         while await other.fetchval(sql, APPLICATION_NAME) > 0:
             await asyncio.sleep(0.01)
     await other.close()
@@ -178,7 +178,7 @@ class GatePlace(NamedTuple):
     url: str | None = None
 
     def open(self, policy: GatePolicy | None = None) -> Gate:
-        """Opens a gate that uses the time passed to each call."""
+        """Opens a gate that takes the time from each call."""
         chosen = policy or GatePolicy()
         return open_gate(self.url, self.data, chosen._replace(given_clock=True))
 
@@ -194,6 +194,6 @@ class GatePlace(NamedTuple):
 
 
 def opened(path: Path) -> list[str]:
-    """Returns the open files of a database in this process: the file, its log and the log's index."""
+    """Returns the open files of a database in this process: the database, its log and the log's index."""
     names = [str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     return [name for name in names if name.startswith(str(path))]

@@ -1,4 +1,4 @@
-"""Adds TLS to servers on this machine, because Redis and PostgreSQL in the wheels are built without it."""
+"""Adds TLS to servers on this machine, because the wheels have Redis and PostgreSQL without TLS."""
 
 import contextlib
 import select
@@ -8,14 +8,14 @@ import threading
 
 from harness.certificates import Certificate
 
-SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # PostgreSQL's request for TLS; the server responds with S
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")  # PostgreSQL's request for TLS, which a server accepts with S
 
 
 class TlsProxy:
     """Accepts TLS and plaintext connections on the same port, and forwards them to a server on this machine.
 
-    Sentinels tell clients to use the same port as they do. Sentinels connect to it in plaintext, and clients with TLS.
-    PostgreSQL clients first ask whether the server supports TLS.
+    Sentinels connect in plaintext and tell clients to use the same port, where the clients connect with TLS. PostgreSQL
+    clients first ask whether the server supports TLS.
     """
 
     def __init__(self, certificate: Certificate, target: int = 0) -> None:
@@ -24,7 +24,7 @@ class TlsProxy:
         self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.encrypted = 0  # connections so far
+        self.encrypted = 0  # connections with TLS so far
 
     def present(self, certificate: Certificate) -> None:
         """Uses this certificate for new connections."""

@@ -20,17 +20,17 @@ def open_directory() -> Iterator[Path]:
 
 
 class Watch:
-    """The files that the other user could read, and the permissions that root saw."""
+    """Which files the other user could read, and which permissions root saw."""
 
     def __init__(self) -> None:
         self.read: list[str] = []  # paths that the other user could open
-        self.open_modes: set[str] = set()  # paths with permissions for others, and their modes
+        self.open_modes: set[str] = set()  # modes and paths of files that others have permissions for
         self.names: set[str] = set()
 
 
 @contextlib.contextmanager
 def watched(directory: Path) -> Iterator[Watch]:
-    """Runs two processes during the body. One opens files as the user nobody. The other checks modes as root."""
+    """Runs two processes during the `with` block: one opens files as nobody, and the other records modes as root."""
     watch = Watch()
     stop = directory.parent / f"{directory.name}.stop"
     children = [_fork(lambda: _open_all(directory), stop, NOBODY), _fork(lambda: _modes(directory), stop, None)]

@@ -10,7 +10,7 @@ import msgspec
 
 
 class Response(NamedTuple):
-    """One response as received. Header names are in lower case. If a header is repeated, the last one is kept."""
+    """One response as received. Header names are in lower case. If a header is repeated, the last value is kept."""
 
     status: int
     headers: dict[str, str]
@@ -18,7 +18,7 @@ class Response(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Returns the code of an `Error` body, or an empty string."""
+        """The code of an `Error` body, or an empty string."""
         if self.headers.get("content-type") != "application/json" or not self.body:
             return ""
         value = msgspec.json.decode(self.body)
@@ -49,13 +49,13 @@ def pipelined(port: int, requests: Iterable[bytes]) -> list[Response]:
 
 
 def asking(port: int, times: int, headers: Mapping[str, str], path: str = "/v1/pets?limit=1") -> list[Response]:
-    """Sends the same GET `times` times on one connection."""
+    """Sends the same GET request `times` times on one connection."""
     return pipelined(port, [request("GET", path, headers, close=i == times - 1) for i in range(times)])
 
 
 class Received(NamedTuple):
     data: bytes
-    closed: bool  # whether the server closed the connection; otherwise it stopped sending
+    closed: bool  # whether the server closed the connection, rather than just stopped sending
     seconds: float
 
 

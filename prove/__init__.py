@@ -1,1 +1,1 @@
-"""Tests the guarantees of the service under faults and attacks: `python -m prove`. See prove/README.md."""
+"""Tests the service's guarantees under faults and attacks: `python -m prove`. See prove/README.md."""

@@ -1,6 +1,6 @@
-"""`python -m prove [name …] [--scale short|full]`: runs proofs and prints a line for each.
+"""`python -m prove [name …] [--scale short|full]`: runs proofs and prints one line per proof.
 
-Exits with 1 if a proof fails.
+Exits with status 1 if any proof fails.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def proof_of(name: str) -> Proof:
 
 
 def run(name: str, scale: Scale) -> tuple[str, Figures]:
-    """Returns ok, FAILED or SKIPPED, and the figures or the reason."""
+    """Runs a proof. Returns ok, FAILED or SKIPPED, with the figures or the reason."""
     try:
         return "ok", proof_of(name)(scale)
     except Skipped as reason:
@@ -38,16 +38,16 @@ def run(name: str, scale: Scale) -> tuple[str, Figures]:
         return "FAILED", {"because": str(broken)}
     except Exception as error:  # any exception means that nothing was proved
         traceback.print_exc(limit=-8)
-        return "FAILED", {"because": f"it could not be tried: {error!r}"}
+        return "FAILED", {"because": f"the proof itself failed: {error!r}"}
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(prog="make prove", description=__doc__)
-    words.add_argument(
-        "names", nargs="*", metavar="name", help="of " + ", ".join(PROOFS) + "; attacks: all attacks; none: all"
+    parser = argparse.ArgumentParser(prog="make prove", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"{', '.join(PROOFS)}, or attacks (all attacks); default: all proofs"
     )
-    words.add_argument("--scale", choices=["short", "full"], default="full")
-    words.add_argument("--plant", action="store_true", help="put a fault in: every proof must fail")
+    parser.add_argument("--scale", choices=["short", "full"], default="full")
+    parser.add_argument("--plant", action="store_true", help="plant a fault in each proof, which must then fail")
     for option in (
         "kills",
         "cuts",
@@ -63,15 +63,15 @@ def main() -> int:
         "imported",
         "import-kills",
     ):
-        words.add_argument(f"--{option}", type=float, metavar="N", help="in place of the scale's")
-    chosen = words.parse_args()
+        parser.add_argument(f"--{option}", type=float, metavar="N", help="override the scale's value")
+    chosen = parser.parse_args()
     names: list[str] = []
     for name in chosen.names:
         found = [proof for proof in PROOFS if proof == name or proof.startswith(f"{name}.")]
         if not found:
-            words.error(f"no such proof: {name}")
+            parser.error(f"no such proof: {name}")
         names += found
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; every server was ended"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped, after shutting down all servers."))
     scale = _scaled(FULL if chosen.scale == "full" else SHORT, chosen)
     failed = False
     for name in names or PROOFS:
@@ -97,7 +97,7 @@ def _scaled(scale: Scale, chosen: Any) -> Scale:
 
 
 def _keep(name: str, scale: Scale, outcome: str, figures: Figures, seconds: float) -> None:
-    """Saves figures in one file per scale, and one for custom sizes. New figures of a proof replace its old ones."""
+    """Saves figures in one file per scale, plus one for custom sizes. A proof's new figures replace its old ones."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{scale.name if scale in (FULL, SHORT) else 'other'}.json"
     kept = json.loads(file.read_text()) if file.exists() else {}

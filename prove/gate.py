@@ -1,7 +1,7 @@
-"""Power cuts of the gate. Its file is not synced while in use, so a power cut leaves pages of different ages.
+"""Power cuts while the gate is in use. The gate does not sync its file, so a power cut leaves pages of different ages.
 
-Each image mixes pages from several moments while the gate was in use. Recovery must set every image aside, and the gate
-must then work with new counters.
+Each image mixes pages that were written at different times. Recovery must set every image aside, and the gate must then
+work with new counters.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def prove(scale: Scale) -> Figures:
         pages = (dice.choice(moments[first : last + 1])[at : at + PAGE] for at in range(0, USED, PAGE))
         with temporary_directory() as image:
             (image / "gate.mdb").write_bytes(b"".join(pages).ljust(16 * 1024 * 1024, b"\0"))
-            # The planted fault: the note does not show that there was a power cut.
+            # Planted fault: the note says that the file was synced, which hides the power cut.
             note = SYNCED if scale.plant else "the boot before the power cut"
             (image / "gate.mdb-boot").write_text(note)
             _check(image / "gate.mdb")
@@ -41,7 +41,7 @@ def prove(scale: Scale) -> Figures:
 
 
 async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
-    """Returns the content of the file at several moments while the gate counts requests."""
+    """Counts requests with a gate. Returns the content of its file at several moments."""
     gate = LmdbGate(path, GatePolicy())
     keys = await gate.keys_version("live")
     moments = []
@@ -59,7 +59,7 @@ async def _snapshots(path: Path, dice: random.Random) -> list[bytes]:
 
 def _check(path: Path) -> None:
     """Uses the gate in a child process, because a damaged file can crash it. Raises Broken."""
-    hold(_is_set_aside(path), "a gate file that was in use during a power cut is not used")
+    hold(_is_set_aside(path), "a gate file that was in use during a power cut is set aside")
     child = os.fork()
     if child == 0:
         code = 1
@@ -67,11 +67,11 @@ def _check(path: Path) -> None:
             code = 0 if asyncio.run(_decides(path)) else 2
         finally:
             os._exit(code)
-    hold(os.waitpid(child, 0)[1] == 0, "the gate decides after a power cut")
+    hold(os.waitpid(child, 0)[1] == 0, "the gate works after a power cut")
 
 
 def _is_set_aside(path: Path) -> bool:
-    """Whether recovery sets the file aside, instead of using it or refusing to start."""
+    """Returns whether recovery sets the file aside, rather than using it or refusing to start."""
     try:
         return recover(path) is not None
     except OperatorError:

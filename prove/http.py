@@ -1,4 +1,4 @@
-"""A strict HTTP/1.1 client, which raises Broken if a response is not well-formed."""
+"""A strict HTTP/1.1 client that raises Broken if a response is malformed."""
 
 import re
 import select
@@ -33,7 +33,7 @@ class Conversation(NamedTuple):
     """All responses on one connection."""
 
     responses: list[Response]
-    closed: bool  # by the server, in time
+    closed: bool  # whether the server closed the connection in time
 
     @property
     def final(self) -> list[Response]:
@@ -49,9 +49,9 @@ def converse(
     waits: bool = False,
     silence: float = 4.0,
 ) -> Conversation:
-    """Sends the pieces with short pauses, and reads until the server closes the connection or stops sending.
+    """Sends the pieces with short pauses in between, then reads until the server closes or stops sending.
 
-    `methods` are the methods of the requests. With `waits`, sends the second piece only after the server has responded.
+    `methods` has the method of each request. With `waits`, sends the second piece only after the server has responded.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=silence) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -79,7 +79,7 @@ def converse(
 
 
 def read(data: bytes, methods: Sequence[str], *, age: float = 5.0) -> list[Response]:
-    """Returns the responses in a stream of bytes, which are at most `age` seconds old.
+    """Parses a stream of responses. Their Date header must be at most `age` seconds off.
 
     Raises Broken for anything that RFC 9112 does not allow a server to send.
     """
@@ -87,7 +87,7 @@ def read(data: bytes, methods: Sequence[str], *, age: float = 5.0) -> list[Respo
     waiting = list(methods)
     while data:
         head, end, data = data.partition(b"\r\n\r\n")
-        hold(end, f"a response's head has an end: {head[:80]!r}")
+        hold(end, f"a response head ends with a blank line: {head[:80]!r}")
         first, *lines = head.split(b"\r\n")
         line = _STATUS_LINE.fullmatch(first)
         if line is None:
@@ -99,7 +99,7 @@ def read(data: bytes, methods: Sequence[str], *, age: float = 5.0) -> list[Respo
         body = b""
         if status >= 200 and status not in (204, 304) and method != "HEAD":
             body, data = data[:length], data[length:]
-            hold(len(body) == length, f"a body of {length} bytes came with {len(body)}")
+            hold(len(body) == length, f"a body of {length} bytes is complete, not cut off after {len(body)}")
         responses.append(Response(status, fields, body))
     return responses
 
@@ -112,7 +112,7 @@ def _field(text: bytes) -> tuple[str, str]:
 
 
 def _check(status: int, fields: list[tuple[str, str]], age: float) -> int:
-    """Checks what applies to every response, regardless of the request. Returns its Content-Length."""
+    """Checks the rules that apply to every response, whatever the request was. Returns its Content-Length."""
     names = [name for name, _ in fields]
     values = dict(fields)
     for name in _ONCE:
@@ -121,10 +121,10 @@ def _check(status: int, fields: list[tuple[str, str]], age: float) -> int:
         hold("content-length" not in values, f"no Content-Length in a {status} (RFC 9110, 8.6)")
         hold("transfer-encoding" not in values, f"no Transfer-Encoding in a {status} (RFC 9112, 6.1)")
     elif status != 304:
-        hold("content-length" in values, f"a {status} says where it ends (RFC 9112, 6.3)")
-    hold("transfer-encoding" not in values, "nothing here is sent chunked")
+        hold("content-length" in values, f"a {status} has a Content-Length (RFC 9112, 6.3)")
+    hold("transfer-encoding" not in values, "this service sends no chunked responses")
     if 200 <= status < 500:
-        hold(_DATE.fullmatch(values.get("date", "")), f"a {status} has a Date in the fixed form (RFC 9110, 6.6.1)")
+        hold(_DATE.fullmatch(values.get("date", "")), f"a {status} has a Date in the standard format (RFC 9110, 6.6.1)")
         drift = abs(parsedate_to_datetime(values["date"]).timestamp() - time.time())
         hold(drift < age, "Date is the time of the message (RFC 9110, 6.6.1)")
     if status == 401:
@@ -132,5 +132,5 @@ def _check(status: int, fields: list[tuple[str, str]], age: float) -> int:
     if status == 405:
         hold("allow" in values, "a 405 has Allow (RFC 9110, 15.5.6)")
     length = values.get("content-length", "0")
-    hold(re.fullmatch("[0-9]+", length), "Content-Length is digits (RFC 9110, 8.6)")
+    hold(re.fullmatch("[0-9]+", length), "Content-Length consists of digits (RFC 9110, 8.6)")
     return int(length)

@@ -1,8 +1,9 @@
-"""A large file is imported while clients create animals, and the importing processes are killed again and again.
+"""Imports a large file while clients create animals, and kills the importing processes again and again.
 
-No create is refused or waits for two seconds. Two processes import the same file together, and each is killed at a
-random moment. After each kill, the same command resumes immediately. At the end, the catalogue has exactly the file's
-animals, and after `undo-import` it has none. The proof runs on SQLite with LMDB, and on PostgreSQL with Redis.
+No create request is refused or takes two seconds. Two processes import the same file together, and each is killed at a
+random moment. After each kill, running the same command resumes the import immediately. At the end, the catalogue has
+exactly the file's animals, and after `undo-import` it no longer has any. The proof runs on SQLite with LMDB, and on
+PostgreSQL with Redis.
 """
 
 import http.client
@@ -27,13 +28,13 @@ from petstore.store.freshness import NOTHING
 from prove.proof import Figures, Parts, Scale
 
 CLIENTS = 4
-PAUSE = 0.01  # seconds between two creates of a client
+PAUSE = 0.01  # seconds between two create requests of a client
 PLENTY = Limits(10**9, 10**9)
 WAIT_MAX = 2.0
 PAGE = 10_000
-# Exit codes of an import. The second one means that another process finished the import before this one began it.
+# Exit codes of an import. DONE_BEFORE means that another process had finished the import before this one began.
 DONE, DONE_BEFORE, KILLED = 0, 2, -signal.SIGKILL
-# The planted fault: the counter and the row of the last chunk are not written in the same transaction as its animals.
+# Planted fault: the last chunk is left as if its animals had been committed without its counter and its row.
 _LAST_CHUNK = "first_id = (SELECT max(first_id) FROM {0}.import_chunks)"
 FORGET = (
     "UPDATE {0}.imports SET added = (SELECT place FROM {0}.import_chunks WHERE " + _LAST_CHUNK + ")"
@@ -43,7 +44,7 @@ FORGET = (
 
 
 class Creator(threading.Thread):
-    """Creates animals one after another on a separate connection, until it is stopped."""
+    """Creates animals one after another on its own connection until it is stopped."""
 
     def __init__(self, server: Server, key: Key, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -70,7 +71,7 @@ class Creator(threading.Thread):
 
 
 class Importing:
-    """The commands of operators who import the same file."""
+    """Runs the commands of operators who import the same file."""
 
     def __init__(self, server: Server, file: Path) -> None:
         self._server, self._file = server, file
@@ -90,7 +91,7 @@ class Importing:
 
     @contextmanager
     def commands(self, count: int) -> Iterator[list["subprocess.Popen[str]"]]:
-        """Starts imports of the file, and kills those that are still running at the end."""
+        """Starts this many imports of the file, and kills those that are still running at the end."""
         commands = [self.command("import", str(self._file)) for _ in range(count)]
         try:
             yield commands
@@ -101,9 +102,9 @@ class Importing:
                     command.communicate(timeout=60)
 
     def kill(self, *after: float) -> bool:
-        """Starts an import for each of these numbers, and kills it after that many seconds.
+        """Starts one import for each number in `after`, and kills it after that many seconds.
 
-        Returns whether animals are missing.
+        Returns whether the import is still unfinished.
         """
         began = time.monotonic()
         with self.commands(len(after)) as commands:
@@ -117,7 +118,7 @@ class Importing:
         return self.states()[:1] != ["done"]
 
     def finish(self) -> None:
-        """Two processes finish the import together."""
+        """Lets two processes finish the import together. Raises Broken."""
         with self.commands(2) as commands:
             for command in commands:
                 _, message = command.communicate(timeout=1800)
@@ -130,8 +131,8 @@ class Importing:
 
 
 def _check_end(command: "subprocess.Popen[str]", message: str, *codes: int) -> None:
-    """Raises Broken if the command ended with another exit code."""
-    hold(command.returncode in codes, f"an import ends with {codes}, not {command.returncode}: {message[-500:]}")
+    """Raises Broken unless the command's exit code is one of `codes`."""
+    hold(command.returncode in codes, f"an import exits with {codes}, not {command.returncode}: {message[-500:]}")
 
 
 def prove(scale: Scale) -> Figures:
@@ -151,7 +152,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _imported(scale: Scale, data: Path, host: Literal["own", "cluster"], file: Path, where: str) -> Figures:
-    """Raises Broken."""
+    """Imports the file on one pair of backends while clients create animals. Raises Broken."""
     data.mkdir()
     with started(Server(data / "data", host, workers=2)) as server:
         stop, key = threading.Event(), server.key(limits=PLENTY)
@@ -163,12 +164,15 @@ def _imported(scale: Scale, data: Path, host: Literal["own", "cluster"], file: P
             for creator in creators:
                 creator.join(timeout=60)
         created = [pet_id for creator in creators for pet_id in creator.ids]
-        hold(sorted(created) == [pet_id for pet_id, _ in _animals(server)], "every create is there once, and no other")
+        hold(
+            sorted(created) == [pet_id for pet_id, _ in _animals(server)],
+            "each created animal exists once, and no other",
+        )
         refused = [status for creator in creators for status in creator.refused]
         longest = max(creator.longest for creator in creators)
         if scale.full:
-            hold(not refused, f"no create is refused: {refused[:5]}")
-            hold(longest < WAIT_MAX, f"no create waits for {WAIT_MAX} s: {longest:.2f} s")
+            hold(not refused, f"no create request is refused: {refused[:5]}")
+            hold(longest < WAIT_MAX, f"no create request takes {WAIT_MAX} s: the slowest took {longest:.2f} s")
     return {
         **figures,
         f"creates during the import ({where})": len(created),
@@ -186,26 +190,26 @@ def _killed(scale: Scale, server: Server, importing: Importing, where: str) -> F
     undone = time.monotonic() - began
     for number in range(scale.import_kills):
         while not importing.kill(*(dice.uniform(0.0, seconds) for _ in range(2))):
-            _check_and_undo(scale, server, importing)  # all animals were added before the kill
+            _check_and_undo(scale, server, importing)  # the import was finished before it could be killed
         _plant(scale, server)
-        progress(f"{where}: {number + 1} kills, then {importing.states()[0]}")
+        progress(f"{where}: {number + 1} kills, import {importing.states()[0]}")
     importing.finish()
     _check_and_undo(scale, server, importing)
     return {f"an import ({where})": f"{seconds:.1f} s", f"check and undo ({where})": f"{undone:.1f} s"}
 
 
 def _check_and_undo(scale: Scale, server: Server, importing: Importing) -> None:
-    """Raises Broken unless a finished import has all its animals once and in order, and none after it is undone."""
+    """Raises Broken unless an import has added each animal once and in order, and undoing it removes them all."""
     names = [name for _, name in _animals(server) if name != "created"]
     wanted = [f"Imported {number}" for number in range(scale.imported)]
     hold(len(names) == len(wanted), f"an import adds {len(wanted):,} animals, not {len(names):,}")
-    hold(names == wanted, "an import adds the file's animals in their order")
+    hold(names == wanted, "an import adds the animals in the file's order")
     _plant(scale, server)
     (newest, *others) = importing.run("imports")
     hold(newest["state"] == "done" and not {each["state"] for each in others} - {"undone"}, "one import is done")
     importing.run("undo-import", newest["id"], "--yes")
     left = sum(name != "created" for _, name in _animals(server))
-    hold(left == 0, f"undoing an import leaves none of its animals, not {left:,}")
+    hold(left == 0, f"undoing an import removes all of its animals, but {left:,} remain")
 
 
 def _plant(scale: Scale, server: Server) -> None:

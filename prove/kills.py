@@ -1,8 +1,8 @@
-"""`kill -9` of the whole service under concurrent creates, a thousand times on the same data. Every tenth hits a start.
+"""Kills the whole service with `kill -9` during concurrent create requests, a thousand times on the same data.
 
-After each kill, `integrity_check` must succeed, and every acknowledged animal must exist. At the end, no animal may
-exist twice or without having been sent. The median start takes under a second. The counters of the gate must never be
-lower than the number of responses.
+After every tenth kill, the service is also killed while it starts. After each kill, `integrity_check` must succeed, and
+every acknowledged animal must exist. At the end, no animal may exist twice or without having been sent. The median
+start takes under a second. The gate must never have counted fewer requests than were acknowledged.
 """
 
 import http.client
@@ -30,7 +30,7 @@ HANGS = 10.0
 
 
 class Creator(threading.Thread):
-    """Adds animals until the connection breaks, and records the requests and the responses."""
+    """Adds animals until the connection breaks, and records what it sent and what was acknowledged."""
 
     def __init__(self, server: Server, key: Key, prefix: str) -> None:
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ def prove(scale: Scale) -> Figures:
                 new: dict[int, str] = {}
                 for creator in creators:
                     creator.join(timeout=HANGS)
-                    hold(not creator.wrong, f"no create is refused: {creator.wrong}")
+                    hold(not creator.wrong, f"no create request is refused: {creator.wrong}")
                     sent |= creator.sent
                     new |= creator.acknowledged
                 acknowledged |= new
@@ -92,16 +92,16 @@ def prove(scale: Scale) -> Figures:
                 _counted(server, key, len(acknowledged))
                 if kill % 100 == 99:
                     progress(f"kills: {kill + 1:,} of {scale.kills:,}, {len(acknowledged):,} animals acknowledged")
-            hold(server.stop() == 0, "it stops in order at the end")
+            hold(server.stop() == 0, "the service shuts down cleanly at the end")
             _look(server.data / "live.db", acknowledged)
             stored = Counter(name for _, name in _animals(server.data / "live.db"))
         finally:
             server.kill()
     twice = [name for name, times in stored.items() if times > 1]
-    hold(not twice, f"{len(twice)} animals are there twice")
-    hold(set(stored) <= sent, f"{len(set(stored) - sent)} animals are there that nobody sent")
+    hold(not twice, f"{len(twice)} animals exist twice")
+    hold(set(stored) <= sent, f"{len(set(stored) - sent)} animals exist that nobody sent")
     clock, cpu = zip(*ready, strict=True)
-    if scale.full:  # only the median of the elapsed time, because other work on the machine affects it
+    if scale.full:  # check only the median of the elapsed time, because other work slows single starts
         hold(statistics.median(clock) <= READY_SECONDS, f"the median start took {statistics.median(clock):.2f} s")
         hold(max(cpu) <= READY_SECONDS, f"a start took {max(cpu):.2f} s of CPU time")
     return {"kills": scale.kills, "acknowledged": len(acknowledged), "lost": 0, "twice": 0, "phantoms": 0,
@@ -111,7 +111,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _seconds_until_ready(server: Server) -> tuple[float, float]:
-    """Returns the seconds from the start of the process until /readyz is 200. Raises Broken if it hangs."""
+    """Starts the service. Returns the elapsed and CPU seconds until /readyz returns 200. Raises Broken if it hangs."""
     began = time.monotonic()
     server.start(wait=False)
     while time.monotonic() - began < HANGS:
@@ -123,7 +123,7 @@ def _seconds_until_ready(server: Server) -> tuple[float, float]:
         except OSError:
             pass
         time.sleep(0.005)
-    raise Broken(f"not ready after {HANGS} s; its log ends with {server.log.read_text()[-300:]}")
+    raise Broken(f"not ready after {HANGS} s; the log ends with {server.log.read_text()[-300:]}")
 
 
 def _cpu_seconds(server: Server) -> float:
@@ -161,12 +161,12 @@ def _animals(path: Path) -> list[tuple[int, str]]:
 
 
 def _counted(server: Server, key: Key, answered: int) -> None:
-    """Raises Broken if the gate has lost requests that were answered."""
+    """Raises Broken if the gate counted fewer requests than were answered."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS)
     connection.request("GET", "/v1/pets?limit=1", headers=key.headers)
     used = PLENTY.per_day - int(connection.getresponse().headers["x-ratelimit-remaining"])
     connection.close()
-    hold(used >= answered, f"the gate counted {used} requests, and {answered} were answered")
+    hold(used >= answered, f"the gate counted {used} requests, but {answered} were answered")
 
 
 def _lose(path: Path, pet_id: int) -> None:

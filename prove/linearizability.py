@@ -1,4 +1,4 @@
-"""Records creates, lists and gets of many clients on several workers and nodes, and checks them (see histories.py)."""
+"""Records the requests of many clients on several workers and nodes, and checks the history (see histories.py)."""
 
 import asyncio
 import bisect
@@ -25,7 +25,7 @@ PAGE = 20
 
 
 class Seen(NamedTuple):
-    """The result of a read: the ids in the part of the list that it covers."""
+    """The result of a read: the ids that it found in the part of the list that it covers."""
 
     invoked: float
     responded: float
@@ -41,7 +41,7 @@ class History:
         self.highest = 0  # the highest id that any client has seen
         self.creates: list[Create] = []
         self.reads: list[Seen] = []
-        self.workers: set[int] = set()  # the process ids that responded
+        self.workers: set[int] = set()  # process ids of the workers that responded
 
 
 class Client:
@@ -57,7 +57,7 @@ class Client:
                 body = '{"name":"Rex","categoryId":1}'
                 invoked, status, _, content = await self._ask("POST", "/v1/pets", body)
                 responded = time.monotonic()
-                hold(status == 201, f"a create is 201, not {status}")
+                hold(status == 201, f"a create request gets a 201, not a {status}")
                 pet_id = msgspec.json.decode(content)["id"]
                 self._history.creates.append(Create(invoked, responded, pet_id))
                 self._history.highest = max(self._history.highest, pet_id)
@@ -69,12 +69,12 @@ class Client:
                 await (self._list() if self._dice.random() < 0.6 else self._get())
 
     async def _list(self) -> None:
-        # Read where other clients also read, so that pages are cached, and around the newest animals.
+        # Read the newest animals from a multiple of PAGE, so that clients share cached pages.
         after = max(0, self._history.highest - self._dice.choice([0, PAGE])) // PAGE * PAGE
         path = f"/v1/pets?limit={PAGE}" + (f"&cursor={write_cursor(after)}" if after else "")
         invoked, status, head, content = await self._ask("GET", path)
         responded = time.monotonic()
-        hold(status == 200, f"a list is 200, not {status}")
+        hold(status == 200, f"a list request gets a 200, not a {status}")
         ids = [pet["id"] for pet in msgspec.json.decode(content)]
         upto = ids[-1] if 'rel="next"' in head else float("inf")
         self._note(Seen(invoked, responded, after, upto, ids, f"{self._name}: list after {after}"))
@@ -83,7 +83,7 @@ class Client:
         pet_id = max(1, self._history.highest + self._dice.randint(-2, 2))
         invoked, status, _, _ = await self._ask("GET", f"/v1/pets/{pet_id}")
         responded = time.monotonic()
-        hold(status in (200, 404), f"a get is 200 or 404, not {status}")
+        hold(status in (200, 404), f"a get request gets a 200 or a 404, not a {status}")
         ids = [pet_id] if status == 200 else []
         self._note(Seen(invoked, responded, pet_id - 1, pet_id, ids, f"{self._name}: get {pet_id}"))
 
@@ -102,7 +102,7 @@ class Client:
             await self._writer.wait_closed()
 
     async def _ask(self, method: str, path: str, body: str = "") -> tuple[float, int, str, bytes]:
-        """Returns the time of the request, and the response."""
+        """Sends a request. Returns when it was sent, and the status, head and body of the response."""
         message = f"{method} {path} HTTP/1.1\r\n{self._auth}Content-Length: {len(body)}\r\n\r\n{body}".encode()
         invoked = time.monotonic()
         self._writer.write(message)
@@ -152,8 +152,8 @@ def prove(scale: Scale) -> Figures:
 def _tried(where: str, servers: list[Server], scale: Scale) -> Figures:
     history = asyncio.run(record(servers, servers[0].key().secret, scale.history_seconds))
     hold(len(history.workers) > 1, f"{where}: more than one worker answered")
-    if scale.plant:  # a read that started after all creates and saw none of their animals
+    if scale.plant:  # a read that started after all animals were added but found an empty list
         history.reads.append(Seen(history.until + 60, history.until + 61, 0, float("inf"), [], "planted"))
     wrong = judge(history)
-    hold(not wrong, f"{where}: {len(wrong)} of {len(history.reads)} reads cannot be explained; the first: {wrong[:1]}")
+    hold(not wrong, f"{where}: {len(wrong)} violations in {len(history.reads)} reads, such as {wrong[:1]}")
     return {f"{where}: creates": len(history.creates), f"{where}: reads": len(history.reads), f"{where}: violations": 0}

@@ -1,6 +1,6 @@
-"""Normal traffic at a fixed rate. Requests are sent when they are due, even if earlier ones have not been answered.
+"""A load at a fixed rate. Requests are sent when they are due, even if earlier ones have not been answered.
 
-Latency is measured from the time when a request was due, so a stall affects all requests that are due during it.
+Latency is measured from the moment a request was due, so a stall affects all requests that were due during it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Answer(NamedTuple):
 
 
 class _Line(asyncio.Protocol):
-    """One connection, which sends requests and receives the responses in the same order."""
+    """A connection that sends requests and receives their responses in the same order."""
 
     def __init__(self) -> None:
         self.waiting: list[float] = []
@@ -91,6 +91,6 @@ async def _steady(port: int, make: Callable[[int], bytes], per_second: int, seco
 
 
 def percentile(answers: list[Answer], share: float) -> float:
-    """Returns a percentile of the latency in milliseconds."""
+    """Returns a percentile of the latencies in milliseconds."""
     ordered = sorted(answer.seconds for answer in answers)
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,27 +1,27 @@
-"""Makes a next version of the service: a copy of the current code with one more migration for each backend."""
+"""Makes the next version of the service: a copy of the current code with one more migration for each backend."""
 
 import shutil
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src/petstore"
-# A migration may add tables, indexes and columns. Processes of the previous version must still work with the result.
+# A migration may add tables, indexes and columns. Processes of the previous version must still work afterwards.
 HARMLESS = """
 CREATE TABLE births_{0} (pet_id bigint PRIMARY KEY, born bigint NOT NULL);
 CREATE INDEX births_by_time_{0} ON births_{0} (born);
 ALTER TABLE pets ADD COLUMN chip_{0} integer;
 """
-# The planted fault, which a proof must notice: after this migration, every create fails.
+# Planted fault, which a proof must notice: after this migration, create requests with an idempotency key fail.
 HARMFUL = "ALTER TABLE idempotency RENAME TO idempotency_{0};"
 
 
 def copy_code(target: Path) -> Path:
-    """Copies the current code to a directory. Returns the directory for PYTHONPATH."""
+    """Copies the current code to a directory. Returns the directory, for use in PYTHONPATH."""
     shutil.copytree(SOURCE, target / "petstore", ignore=shutil.ignore_patterns("__pycache__"))
     return target
 
 
 def add_migration(code: Path, sql: str = HARMLESS) -> int:
-    """Turns the code in a directory into its next version. Returns the number of the new schema."""
+    """Turns the code in a directory into the next version. Returns the new schema version."""
     backends = list((code / "petstore/store/migrations").iterdir())
     number = 1 + max(int(file.name[:4]) for backend in backends for file in backend.glob("*.sql"))
     for backend in backends:

@@ -1,5 +1,6 @@
-"""Actions of operators under load take effect with the next request on every worker and node. Clients that traverse the
-list while animals are removed do not miss any other animal, or see it twice.
+"""Under load, the actions of operators take effect with the next request on every worker and node.
+
+Clients that traverse the list while animals are removed neither miss one of the other animals nor see it twice.
 """
 
 import asyncio
@@ -30,9 +31,9 @@ PLENTY = Limits(10**9, 10**9)
 TRAVERSALS = 100
 PAGE = 20
 ACTIONS = ("update", "suspend", "resume", "pets update", "pets remove")
-WORKERS = 2  # on one node or on two
-REFUSALS = ("--address-per-minute", "1000000")  # requests with a suspended key count against the limit of the address
-CONNECTIONS_MAX = 200  # enough to reach both workers, because the kernel chooses the worker of a connection
+WORKERS = 2  # both on one node, or one on each of two nodes
+REFUSALS = ("--address-per-minute", "1000000")  # requests with a suspended key count against the address's limit
+CONNECTIONS_MAX = 200  # enough to reach both workers, because the kernel assigns connections to workers
 
 
 class Answer(NamedTuple):
@@ -85,16 +86,16 @@ async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: con
     for number in range(CONNECTIONS_MAX):
         server = servers[number % len(servers)]
         client = await stack.enter_async_context(connected(server, secret))
-        await client.get("/pets?limit=1")  # after this, a worker has accepted the connection
+        await client.get("/pets?limit=1")  # after the response, a worker has accepted the connection
         clients.setdefault(server.worker_behind(client.port), client)
         if len(clients) == WORKERS:
             return list(clients.values())
-    raise Broken(f"a connection to each of {WORKERS} workers")
+    raise Broken(f"{CONNECTIONS_MAX} connections did not reach all {WORKERS} workers")
 
 
 @contextlib.asynccontextmanager
 async def live_admin(server: Server, *, plant: bool) -> AsyncIterator[Admin]:
-    """Returns the admin that commands use. With `plant`, changes are not announced to the service."""
+    """Yields the admin that commands use. With `plant`, it does not announce changes to the service."""
     settings = Settings(data=server.data, store=server.store, gate=server.gate)
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         stores = open_stores_for(settings, None, bounds=OPERATOR_BOUNDS) if plant else backends.stores
@@ -111,30 +112,30 @@ class Trials:
         self.requests = 0
 
     async def key(self, number: int) -> None:
-        await self._expect_status(200, "/pets?limit=1", "a request before all actions")
+        await self._expect_status(200, "/pets?limit=1", "a request before any action")
         limit = 10**8 + number
         await self._admin.keys.update(self._key_id, KeyChanges(per_minute=limit))
         for answer in await self._ask("/pets?limit=1"):
-            hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: update of a key is obeyed")
+            hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: a key's update takes effect")
         await self._admin.keys.suspend(self._key_id)
-        await self._expect_status(401, "/pets?limit=1", f"trial {number}: suspension is obeyed")
+        await self._expect_status(401, "/pets?limit=1", f"trial {number}: a suspension takes effect")
         await self._admin.keys.resume(self._key_id)
-        await self._expect_status(200, "/pets?limit=1", f"trial {number}: resumption is obeyed")
+        await self._expect_status(200, "/pets?limit=1", f"trial {number}: a resumption takes effect")
 
     async def animal(self, number: int) -> None:
         pet = await self._admin.pets.add(NewPet("Rex", 1))
         page = f"/pets?limit={PAGE}&cursor={write_cursor(pet.id - 1)}"
         one = f"/pets/{pet.id}"
-        await self._expect_name("Rex", page, one, f"trial {number}: a new animal is seen")
+        await self._expect_name("Rex", page, one, f"trial {number}: a new animal is visible")
         await self._admin.pets.update(pet.id, PetChanges(name=f"Max {number}"))
-        etags = await self._expect_name(f"Max {number}", page, one, f"trial {number}: update of an animal is obeyed")
+        etags = await self._expect_name(f"Max {number}", page, one, f"trial {number}: an animal's update takes effect")
         await self._admin.pets.remove([pet.id])
-        await self._expect_status(404, one, f"trial {number}: removal is obeyed")
+        await self._expect_status(404, one, f"trial {number}: a removal takes effect")
         for answer in await self._ask(page, etags):
-            hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list is without a removed animal")
+            hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list has no removed animal")
 
     async def _expect_name(self, name: str, page: str, one: str, claim: str) -> list[str]:
-        """Returns the ETag of the page for each client."""
+        """Raises Broken unless every client sees the name. Returns the page's ETag for each client."""
         for answer in await self._ask(one):
             hold(answer.status == 200 and msgspec.json.decode(answer.body)["name"] == name, claim)
         pages = await self._ask(page)
@@ -159,7 +160,7 @@ async def traverse(client: Client) -> list[int]:
     path = f"/pets?limit={PAGE}"
     while path:
         answer = await client.get(path)
-        hold(answer.status == 200, f"a page is 200, not {answer.status}")
+        hold(answer.status == 200, f"a page request gets a 200, not a {answer.status}")
         seen += answer.ids
         link = re.search(r'</v1(/pets[^>]*)>; rel="next"', answer.header("link"))
         path = link[1] if link else ""
@@ -182,7 +183,7 @@ class Removal:
             self.removed.add(victim)
 
     async def watch(self, server: Server, secret: str) -> None:
-        """Traverses the list until all animals are removed, and once more. Raises Broken."""
+        """Traverses the list until all victims are removed, and once more. Raises Broken."""
         async with connected(server, secret) as client:
             while len(self.removed) < len(self.victims):
                 await self._check_traversal(client)
@@ -194,17 +195,16 @@ class Removal:
         self.traversals += 1
 
     def judge(self, gone: set[int], seen: list[int]) -> None:
-        """Raises Broken if a traversal is wrong. `gone` are the animals that were removed before it started."""
+        """Raises Broken if a traversal is wrong. `gone` has the animals that were removed before it started."""
         missed = sorted(self._stay - set(seen))
         hold(seen == sorted(set(seen)), "no animal is seen twice or out of order")
-        hold(not missed, f"no animal that stays is missed: {missed[:5]}")
-        hold(not gone & set(seen), "no animal is seen that was removed before")
+        hold(not missed, f"no remaining animal is missed: {missed[:5]}")
+        hold(not gone & set(seen), "no animal is seen that was removed before the traversal")
         hold(set(seen) <= set(self._all), "no animal is seen that does not exist")
 
 
 async def removed_under_traversals(servers: Sequence[Server], secret: str, admin: Admin, scale: Scale) -> Removal:
-    """Raises Broken."""
-
+    """Removes animals while clients traverse the list. Raises Broken."""
     first = await admin.pets.add(NewPet("Pet 0", 1))
     for number in range(1, 2 * scale.trials):
         last = await admin.pets.add(NewPet(f"Pet {number}", 1))
@@ -215,7 +215,7 @@ async def removed_under_traversals(servers: Sequence[Server], secret: str, admin
 
 
 async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None, int]:
-    """Returns the removal under traversals, and the number of requests in the trials. Raises Broken.
+    """Returns the finished removal, and the number of requests in the trials. Raises Broken.
 
     With a planted fault, only the trials run, because they must find it. tests/project plants a fault for each claim
     about a removal.

@@ -1,8 +1,8 @@
-"""Power cuts of the store. The writer of the service runs on a recording disk, and every moment can be replayed.
+"""Power cuts during writes to the store. They run on a recording disk, which can reconstruct any moment.
 
-Each sector that was not yet synced may or may not be on the disk. The service opens every image. Every acknowledged
-animal must exist, no animal may exist twice or without having been sent, and retrying a create with an idempotency key
-must not add another one.
+In each image of the disk, sectors that were not yet synced are there or missing at random. The service opens each
+image. Every acknowledged animal must exist, no animal may exist twice or without having been sent, and retrying a
+create request with its idempotency key must not add another animal.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from prove.proof import Figures, Scale
 from prove.recorder import Event, after_power_cut, recording
 
 CREATES = 300  # per recording
-CUTS_OF_ONE_LIFE = 10
-# A checkpoint writes the log to the database every 16 MiB. This is a critical moment, so here it happens every 40 KiB.
+CUTS_PER_RECORDING = 10
+# Checkpoints are the critical moments, so they run after every 40 KiB of log here, instead of every 16 MiB.
 WAL_PAGES = 10
 
 
 def prove(scale: Scale) -> Figures:
     dice = random.Random(2030)
     acknowledged = torn = 0
-    for first in range(0, scale.cuts, CUTS_OF_ONE_LIFE):
-        cuts = min(CUTS_OF_ONE_LIFE, scale.cuts - first)
-        with temporary_directory() as life:
-            events = asyncio.run(_live(life, dice, deaf=scale.plant))
+    for first in range(0, scale.cuts, CUTS_PER_RECORDING):
+        cuts = min(CUTS_PER_RECORDING, scale.cuts - first)
+        with temporary_directory() as recorded:
+            events = asyncio.run(_live(recorded, dice, ignore_syncs=scale.plant))
         for _ in range(cuts):
             moment = dice.randrange(_beginning(events), len(events) + 1)
             files = after_power_cut(events[:moment], dice)
@@ -59,12 +59,12 @@ def _short_log() -> Iterator[None]:
         FILE_PRAGMAS["wal_autocheckpoint"] = usual
 
 
-async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
-    """Writes concurrently to a store in all possible ways."""
+async def _live(data: Path, dice: random.Random, *, ignore_syncs: bool) -> list[Event]:
+    """Writes animals, keys and statuses to a store concurrently."""
     with recording() as record, _short_log():
         async with Backends(Settings(data=data)) as backends:
             store = backends.stores["live"]
-            record.deaf = deaf
+            record.ignore_syncs = ignore_syncs
             record.add(Event("sent", "begin"))
 
             async def create(number: int) -> None:
@@ -88,7 +88,7 @@ async def _live(data: Path, dice: random.Random, *, deaf: bool) -> list[Event]:
 
 
 def _animal(number: int) -> tuple[NewPet, IdempotencyKey | None]:
-    """Returns an animal. Every second one has an idempotency key. Names are long, so that a batch has many pages."""
+    """Returns an animal, every other one with an idempotency key. Names are long, so that a batch has many pages."""
     name = f"{number}.".ljust(10 + 37 * (number % 7), "x")
     idempotency_key = (
         IdempotencyKey("key", f"token-{number}", hashlib.sha256(name.encode()).digest()) if number % 2 else None
@@ -101,13 +101,13 @@ def _beginning(events: list[Event]) -> int:
 
 
 def _differs(files: dict[str, bytes], events: list[Event]) -> bool:
-    """Whether any written data is missing. Otherwise, the power cut has not tested anything."""
+    """Returns whether the power cut lost any written data. If it did not, it has not tested anything."""
     everything = after_power_cut([*events, *(Event("sync", name) for name in files)], random.Random(0))
     return everything != files
 
 
 async def _judge(image: Path, events: list[Event]) -> int:
-    """Raises Broken. Returns the number of acknowledged animals."""
+    """Returns the number of acknowledged animals. Raises Broken."""
     sent = {event.file for event in events if event.kind == "sent"}
     acknowledged = {event.offset: event.file for event in events if event.kind == "acknowledged"}
     try:
@@ -117,13 +117,13 @@ async def _judge(image: Path, events: list[Event]) -> int:
             stored = {pet.id: pet.name for pet in await _all(backends)}
             lost = {name for pet_id, name in acknowledged.items() if stored.get(pet_id) != name}
             hold(not lost, f"{len(lost)} of {len(acknowledged)} acknowledged animals are lost")
-            hold(set(stored.values()) <= sent, "no animal is there that nobody sent")
-            for number in range(1, CREATES, 2):  # clients without a response retry
+            hold(set(stored.values()) <= sent, "no animal exists that nobody sent")
+            for number in range(1, CREATES, 2):  # retry the requests that have an idempotency key
                 new, idempotency_key = _animal(number)
                 if new.name in sent:
                     await store.pets.add(new, 2.0, idempotency_key)
             names = Counter(pet.name for pet in await _all(backends))
-            hold(max(names.values(), default=1) == 1, f"{names.most_common(1)} is there twice")
+            hold(max(names.values(), default=1) == 1, f"{names.most_common(1)} exists twice")
     except (OperatorError, Unavailable) as error:
         hold(False, f"the store opens after a power cut: {error}")
     return len(acknowledged)

@@ -1,4 +1,4 @@
-"""Defines a proof: a function that takes a scale and returns figures, or raises Broken or Skipped."""
+"""Defines a proof: a function that takes a scale, and either returns figures or raises Broken or Skipped."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from harness.claims import Broken
 
 
 class Scale(NamedTuple):
-    """The size of the proofs. The defaults are the short scale."""
+    """How extensive the proofs are. The defaults are the short scale."""
 
     name: str = "short"
     kills: int = 3
@@ -20,7 +20,7 @@ class Scale(NamedTuple):
     schema_cases: int = 50
     reloads: int = 2
     messages: int = 400  # in the attack on identities
-    trials: int = 10  # of each action of an operator
+    trials: int = 10  # of each operator action
     usage_kills: int = 3  # on each pair of backends
     upgrades: int = 1  # of each kind, on each pair of backends
     imported: int = 6_000  # animals in the file
@@ -29,7 +29,7 @@ class Scale(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether this is the full scale. Only then do proofs check times, because other tests would disturb them."""
+        """Whether this is the full scale. The short scale checks no times, because other tests run at the same time."""
         return self.name == "full"
 
 
@@ -65,7 +65,7 @@ PROOFS = (
 
 
 class Parts:
-    """The parts of a proof. Each of them must find a planted fault, because otherwise it proves nothing."""
+    """The parts of a proof. Each part must find a planted fault, because a part that cannot fail proves nothing."""
 
     def __init__(self, scale: Scale) -> None:
         self._plant = scale.plant
@@ -81,7 +81,7 @@ class Parts:
             self._broken.append(str(broken))
 
     def judge(self) -> None:
-        """Raises Broken if a part is broken and no fault is planted, or if one is planted and every part is broken."""
+        """Raises Broken if a part failed without a planted fault, or if every part found the planted fault."""
         if self._broken and (not self._plant or len(self._broken) == self._count):
             raise Broken(self._broken[0])
 

@@ -1,7 +1,7 @@
-"""A recording disk: an SQLite VFS below the code of the service that records every write and every sync.
+"""A recording disk: an SQLite VFS that records every write and every sync of the service.
 
-Any moment can be reconstructed from the record as a power cut would have left it. Synced data is on the disk, and each
-sector that was written later is there or missing at random.
+The record shows what a power cut at any moment could have left. Synced data is on the disk, and each sector that was
+written later is there or missing at random.
 """
 
 import random
@@ -21,7 +21,7 @@ Kind = Literal["write", "truncate", "sync", "delete", "sent", "acknowledged"]
 class Event(NamedTuple):
     kind: Kind
     file: str  # the name of the file, or of the animal
-    offset: int = 0  # the size for a truncation, and the id for an acknowledgement
+    offset: int = 0  # the new size for a truncation, the animal's id for an acknowledgement
     data: bytes = b""
 
 
@@ -30,7 +30,7 @@ class Record:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.deaf = False  # planted fault: syncs report success but do not happen
+        self.ignore_syncs = False  # planted fault: the disk reports success without syncing
         self.sync_error = False  # every sync fails
         self._lock = threading.Lock()
 
@@ -74,13 +74,13 @@ class RecordingFile(apsw.VFSFile):
         if self._record.sync_error:
             raise apsw.IOError("a planted fault: the sync failed")
         super().xSync(flags)
-        if self._name and not self._record.deaf:
+        if self._name and not self._record.ignore_syncs:
             self._record.add(Event("sync", self._name))
 
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """Records all databases that this process opens within this context."""
+    """Records writes and syncs of all databases that this process opens within this context."""
     record = Record()
     vfs = RecordingVfs(record)
     try:
@@ -90,7 +90,7 @@ def recording() -> Iterator[Record]:
 
 
 def after_power_cut(events: list[Event], dice: random.Random) -> dict[str, bytes]:
-    """Returns possible contents of the files after a power cut right after the last of these events."""
+    """Returns what the files could contain after a power cut immediately after the last of these events."""
     files: dict[str, bytes] = {}
     for name in {event.file for event in events if event.kind in ("write", "truncate", "delete")}:
         own = [event for event in events if event.file == name]
@@ -109,7 +109,7 @@ def after_power_cut(events: list[Event], dice: random.Random) -> dict[str, bytes
 
 
 def _apply(content: bytearray, event: Event, dice: random.Random | None) -> None:
-    """Applies an event. With `dice`, only some sectors of a write reach the disk, but each of these completely."""
+    """Applies an event. With `dice`, only some sectors of a write reach the disk, each of them completely."""
     if event.kind == "truncate":
         del content[event.offset :]
     for start in range(0, len(event.data), SECTOR):

@@ -1,6 +1,6 @@
-"""Reloads under load, with requests on open and on new connections while the service replaces its workers.
+"""Reloads the service under load. Clients use open and new connections while the service replaces its workers.
 
-Figures: reloads, requests, requests per second, requests that failed or were counted incorrectly, and the slowest one.
+Figures: reloads, requests, requests per second, failed and miscounted requests, and the time of the slowest request.
 """
 
 import os
@@ -29,9 +29,9 @@ _CLOSES = re.compile(rb"(?i)\r\nconnection: *close")
 
 
 class Load:
-    """Clients that send requests at a fixed rate, on one connection or on a new one for each request.
+    """Clients that send requests at a fixed rate, either all on one connection or each on a new connection.
 
-    Half of the clients open new connections. With TLS, only one in eight does, because handshakes need much CPU time.
+    Half of the clients open new connections. With TLS, only one in eight does, because handshakes use much CPU time.
     """
 
     def __init__(self, server: Served, key: Key, *, tls: bool) -> None:
@@ -70,7 +70,7 @@ class Load:
         connection: socket.socket | None = None
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
-            due += CLIENTS / PER_SECOND  # a client that is late sends the next requests immediately
+            due += CLIENTS / PER_SECOND  # a client that falls behind sends its next requests immediately
             began = time.monotonic()
             closes = True
             try:
@@ -96,7 +96,7 @@ class Load:
 def _response(connection: socket.socket) -> tuple[int, bool]:
     """Returns the status, and whether the server closes the connection. Raises OSError.
 
-    http.client is too slow to send 2,000 requests a second.
+    http.client would be too slow for 2,000 requests a second.
     """
     received = b""
     while True:
@@ -160,7 +160,7 @@ def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool = False, m
         counted = used_by(server, key)
     finally:
         server.stop()
-    hold(not load.failures, f"no request fails: {len(load.failures)} did, such as {load.failures[:3]}")
+    hold(not load.failures, f"no request fails: {len(load.failures)} failed, such as {load.failures[:3]}")
     hold(counted == load.answered, f"each request is counted once: {load.answered} were answered, {counted} counted")
     if scale.full:
         hold(load.slowest < SLOWEST, f"no request takes {SLOWEST} s: one took {load.slowest:.2f} s")
@@ -174,6 +174,6 @@ def _under_load(place: Path, reloads: int, scale: Scale, *, tls: bool = False, m
 
 
 def used_by(server: Served, key: Key) -> int:
-    """Returns the count of a key in the gate file. Does not open the store, which a next version may have migrated."""
+    """Returns a key's count from the gate file. Does not open the store, which the next version may have migrated."""
     (windows,) = use_lmdb(server.data, lambda gate: gate.windows([key.id]))
     return int(windows.day_used)

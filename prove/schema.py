@@ -1,4 +1,4 @@
-"""Runs schemathesis with every check and phase against the running service, until it has generated enough cases."""
+"""Runs schemathesis with every check and phase against the running service, until enough cases have been generated."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from prove.proof import Figures, Scale
 
 CONFIGURATION = Path(__file__).parent.parent / "schemathesis.toml"
 PHASES = "examples,coverage,fuzzing,stateful"
-EXAMPLES = 2_000  # per operation and run, at most
+EXAMPLES = 2_000  # at most, per operation and run
 
 
 def prove(scale: Scale) -> Figures:
@@ -38,7 +38,7 @@ def prove(scale: Scale) -> Figures:
 def _document(server: Server, *, lie: bool) -> dict[str, Any]:
     with urllib.request.urlopen(server.origin + "/openapi.json") as answer:
         document: dict[str, Any] = json.load(answer)
-    if lie:  # planted fault: a member that the service does not have
+    if lie:  # planted fault: the document requires a member that the service never sends
         document["components"]["schemas"]["Pet"]["required"].append("colour")
     return document
 
@@ -56,8 +56,8 @@ def _run(server: Server, key: Key, data: Path, *, seed: int, examples: int) -> i
         cwd=data, capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = re.search(r"^\s*([\d,]+) generated", outcome.stdout, re.MULTILINE)
-    hold(outcome.returncode == 0, f"schemathesis with seed {seed} finds nothing: {_first_finding(outcome.stdout)}")
-    hold(found is not None, f"schemathesis tells how many cases it generated: {outcome.stdout[-300:]}")
+    hold(outcome.returncode == 0, f"schemathesis with seed {seed} finds no fault: {_first_finding(outcome.stdout)}")
+    hold(found is not None, f"schemathesis reports how many cases it generated: {outcome.stdout[-300:]}")
     return int(found[1].replace(",", "")) if found else 0
 
 

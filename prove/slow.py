@@ -1,6 +1,6 @@
-"""Thousands of clients that send their heads and bodies slowly, during normal traffic at a fixed rate.
+"""Thousands of clients send heads and bodies slowly, while other clients send requests at a fixed rate.
 
-Rounds with and without slow clients alternate. With them, the 99th percentile of normal traffic may at most double.
+Rounds with and without slow clients alternate. The slow clients may at most double the 99th percentile of the others.
 `python -m prove.slow PORT KEY COUNT` runs the slow clients.
 """
 
@@ -22,15 +22,15 @@ from prove.proof import Figures, Scale
 PER_SECOND = 250
 ROUND_SECONDS = 6.0
 FACTOR = 2.0
-QUIET = 25.0  # milliseconds. A list takes less than one, so above this value the machine is too busy
+QUIET = 25.0  # milliseconds. A list request takes less than one, so above this value the machine is too busy
 CONNECT_WITHIN = 20.0
 
 
 def prove(scale: Scale) -> Figures:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the service and the slow clients inherit it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # inherited by the service and the slow clients
     alone: list[float] = []
-    beset: list[float] = []
+    with_slow: list[float] = []
     with temporary_directory() as data, started(Server(data / "data")) as server:
         server.fill(1_000)
         secret = server.key().secret
@@ -38,9 +38,9 @@ def prove(scale: Scale) -> Figures:
             alone.append(_p99(server, secret, scale))
             with _slow_clients(server, secret, 0 if scale.plant else scale.slow_clients):
                 _wait_for(server, 2 * scale.slow_clients, within=2.0 if scale.plant else CONNECT_WITHIN)
-                beset.append(_p99(server, secret, scale))
+                with_slow.append(_p99(server, secret, scale))
                 _wait_for(server, 2 * scale.slow_clients, within=2.0)
-    before, during = statistics.median(alone), statistics.median(beset)
+    before, during = statistics.median(alone), statistics.median(with_slow)
     if scale.full:
         if before > QUIET:
             raise Skipped(
@@ -60,7 +60,7 @@ def _p99(server: Server, secret: str, scale: Scale) -> float:
     seconds = ROUND_SECONDS if scale.full else 1.0
     answers: list[Answer] = asyncio.run(steady(server.port, make, per_second=PER_SECOND, seconds=seconds))
     wrong = [answer.status for answer in answers if answer.status != 200]
-    hold(not wrong, f"{len(wrong)} of {len(answers)} normal requests were not answered 200: {wrong[:3]}")
+    hold(not wrong, f"{len(wrong)} of {len(answers)} normal requests did not get a 200: {wrong[:3]}")
     return percentile(answers, 0.99)
 
 
@@ -72,17 +72,17 @@ def _slow_clients(server: Server, secret: str, count: int) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-        # If thousands of clients disconnect at once, the service handles them first. Real clients leave one by one.
+        # Wait, because thousands of simultaneous disconnections delay other requests. Real clients leave one by one.
         _wait_until(server, lambda opened: opened < 200, "the slow clients are gone", CONNECT_WITHIN)
 
 
 def _wait_for(server: Server, connections: int, within: float) -> None:
-    """Raises Broken unless the service has this many open connections, minus those that it has just closed."""
+    """Waits until this many connections are open, except for some that were just closed. Raises Broken."""
     _wait_until(server, lambda opened: opened >= 0.9 * connections, f"{connections} slow clients are connected", within)
 
 
 def _wait_until(server: Server, holds: Callable[[int], bool], what: str, within: float) -> None:
-    """Raises Broken if the number of the worker's open files does not become as expected in time."""
+    """Waits until `holds` is true for the worker's number of open files. Raises Broken after `within` seconds."""
     assert server.process is not None
     supervisor = server.process.pid
     worker = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
@@ -93,7 +93,7 @@ def _wait_until(server: Server, holds: Callable[[int], bool], what: str, within:
 
 
 async def trickle(port: int, beginning: bytes, delay: float) -> None:
-    """Sends one byte per second until the server closes the connection, and then starts again."""
+    """Sends one byte per second until the server closes the connection, then reconnects."""
     await asyncio.sleep(delay)
     while True:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""A long mixed load at a fixed rate. Measures the slopes of resources that grow only if something leaks.
+"""A long mixed load at a fixed rate. Measures how fast resources grow that should stay constant.
 
 Memory, descriptors and the log are sampled every second. Slopes are least-squares fits of the samples after the
-warm-up. A slow write, or one that was refused because it was slow, is excused only if the machine was late for half of
-that time. Two probes measure this: sleeps of 5 ms, and a sync twenty times a second.
+warm-up. A write that was slow, or was refused for being slow, is excused only if the machine was late for at least half
+of that time. Two probes measure how late the machine is: sleeps of 5 ms, and a sync after every tenth sleep.
 """
 
 import asyncio
@@ -23,18 +23,19 @@ from prove.proof import Figures, Scale
 PER_SECOND = 150
 WRITES = 10  # one request in ten is a write
 WARM_UP = 0.25  # fraction of the time
-SLOPES_FROM_MINUTES = 30  # in a shorter time, a single memory page would look like a slope
+SLOPES_FROM_MINUTES = 30  # over a shorter time, a single memory page would look like a slope
 MEGABYTES_PER_HOUR = 1.0
 WAL_MAX = 64 * 1024 * 1024
 SLOW_WRITE = 0.250
 SLEEP, SLEEPS = 0.005, 10  # between two syncs
-TOO_LATE = 0.01  # fraction of the time. Above it, the probes miss many delays, so a write may be blamed wrongly
-LATE_AT_RANDOM = 0.05  # fraction of the time. Above it, up to twice this share of writes could be excused by chance
-PROMPT = 0.005  # seconds that a sync, or waking up from a sleep, takes at most on an idle machine
+# Fractions of the time during which the machine is late. Above TOO_LATE, the probes miss so many delays that a write
+# may be blamed wrongly. Above LATE_AT_RANDOM, up to twice this share of writes could be excused by chance.
+TOO_LATE, LATE_AT_RANDOM = 0.01, 0.05
+PROMPT = 0.005  # seconds. On an idle machine, neither a sync nor waking up from a sleep takes longer
 
 
 class Watch(threading.Thread):
-    """Samples a worker periodically, and measures continuously how late the machine is."""
+    """Samples a worker's resources periodically, and continuously measures how late the machine is."""
 
     def __init__(self, server: Server, *, every: float, plant: bool) -> None:
         super().__init__(daemon=True)
@@ -47,7 +48,7 @@ class Watch(threading.Thread):
         self._leak: list[socket.socket] | None = [] if plant else None
         self._over = threading.Event()
         self.samples: list[tuple[float, float, float, float]] = []  # time, resident MiB, descriptors, bytes of the log
-        self.late: list[tuple[float, float]] = []  # start and end of the times when the machine was late
+        self.late: list[tuple[float, float]] = []  # start and end of each period when the machine was late
 
     def run(self) -> None:
         probe = os.open(self._server.data.parent / "probe", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -78,7 +79,7 @@ class Watch(threading.Thread):
         return now
 
     def seconds_late(self, answer: Answer) -> float:
-        """Returns for how many seconds the machine was late while a request waited for its response."""
+        """Returns how many seconds the machine was late while a request waited for its response."""
         begin, end = answer.due, answer.due + answer.seconds
         first = bisect.bisect_left(self.late, begin, key=lambda span: span[1])
         spans = itertools.takewhile(lambda span: span[0] < end, itertools.islice(self.late, first, None))
@@ -132,15 +133,15 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
     statuses = Counter(answer.status for answer in reads), Counter(answer.status for answer in writes)
     begin, end = min(answer.due for answer in reads), max(answer.due for answer in reads)
     slow = [answer for answer in writes if answer.seconds > SLOW_WRITE]
-    machines = [answer for answer in slow if watch.seconds_late(answer) >= answer.seconds / 2]
-    refused = sum(answer.status == 503 for answer in machines)
+    excused = [answer for answer in slow if watch.seconds_late(answer) >= answer.seconds / 2]
+    refused = sum(answer.status == 503 for answer in excused)
     late = sum(to - since for since, to in watch.late) / (end - begin)
     hold(
         set(statuses[0]) == {200} and statuses[1][201] == len(writes) - refused,
-        f"all are answered as they should: {statuses}, {refused} refused when the machine was late",
+        f"every request gets the expected status: {statuses}, {refused} refused while the machine was late",
     )
     settled = [sample for sample in watch.samples if begin + WARM_UP * (end - begin) < sample[0] < end]
-    hold(len(settled) >= 2, "there are samples enough")
+    hold(len(settled) >= 2, "there are enough samples")
     times = [sample[0] / 3600 for sample in settled]
     memory = slope(times, [sample[1] for sample in settled])
     descriptors = [sample[2] for sample in settled]
@@ -150,19 +151,17 @@ def _judge(scale: Scale, watch: Watch, reads: list[Answer], writes: list[Answer]
         "MiB at the end": round(settled[-1][1], 1), "MiB per hour": round(memory, 2),
         "descriptors": f"{min(descriptors):.0f} to {max(descriptors):.0f}", "log MiB": round(log / 2**20, 1),
         "p99 of writes ms": round(percentile(writes, 0.99), 1), "writes over 250 ms": len(slow),
-        "of them not the machine's": len(slow) - len(machines), "of them refused": refused,
+        "of them not the machine's": len(slow) - len(excused), "of them refused": refused,
         "% of the time that the machine was late": round(100 * late, 1),
     }  # fmt: skip
-    most = 2 if scale.full else 20  # in the first seconds, a worker is still opening the files of its metrics
-    hold(max(descriptors) - min(descriptors) <= most, f"descriptors are flat: {figures}")
+    most = 2 if scale.full else 20  # in the first seconds, a worker is still opening its metrics files
+    hold(max(descriptors) - min(descriptors) <= most, f"the number of descriptors stays constant: {figures}")
     hold(log <= WAL_MAX, f"the log stays under 64 MiB: {figures}")
     if scale.soak_minutes >= SLOPES_FROM_MINUTES:
         hold(memory < MEGABYTES_PER_HOUR, f"memory grows by less than 1 MiB an hour: {figures}")
-    if scale.full and late > (LATE_AT_RANDOM if len(slow) == len(machines) else TOO_LATE):
-        raise Skipped(
-            f"all but the times of writes holds, and the machine was late too often to tell of those: {figures}"
-        )
-    hold(not scale.full or len(slow) == len(machines), f"no write over 250 ms unless the machine is late: {figures}")
+    if scale.full and late > (LATE_AT_RANDOM if len(slow) == len(excused) else TOO_LATE):
+        raise Skipped(f"all else holds, but the machine was late too often to judge the times of writes: {figures}")
+    hold(not scale.full or len(slow) == len(excused), f"no write takes 250 ms unless the machine is late: {figures}")
     return figures
 
 

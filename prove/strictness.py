@@ -1,4 +1,4 @@
-"""Sends the table of cases to the running service over raw sockets. Figure: the number of expected responses."""
+"""Sends the table of cases to the running service over raw sockets. Figure: how many responses are as expected."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _fault(server: Server, case: Case, secret: bytes) -> str:
-    """Returns what is wrong with the response, an empty string, or "a 201" if an animal was added."""
+    """Returns what is wrong with the response. If nothing is wrong, returns "a 201" for a 201 and otherwise ""."""
     pieces = (case.sent,) if isinstance(case.sent, bytes) else case.sent
     pieces = tuple(piece.replace(KEY, secret) for piece in pieces)
     if case.octets:
@@ -51,23 +51,23 @@ def _judge(case: Case, got: Conversation) -> None:
     final = got.final
     seen = f"{[r.status for r in got.responses]}{', closed' if got.closed else ', left open'}"
     hold((final[0].status if final else 0) in case.statuses, f"expected {case.statuses}, got {seen}")
-    hold(got.closed, f"the last request asked to close, got {seen}")
+    hold(got.closed, f"the connection closes as the last request asks, got {seen}")
     answered_behind = len(final) > len(case.methods) and final[-1].body == ALIVE
     if case.fate == "stays":
-        hold(answered_behind, f"the request behind it is answered, got {seen}")
+        hold(answered_behind, f"the request after it is answered, got {seen}")
     elif case.fate == "closes":
-        hold(len(final) <= len(case.methods), f"nothing behind it is answered, got {seen}")
+        hold(len(final) <= len(case.methods), f"no request after it is answered, got {seen}")
     else:
-        hold(len(final) <= len(case.methods) + 1, f"no more answers than requests, got {seen}")
+        hold(len(final) <= len(case.methods) + 1, f"there are no more responses than requests, got {seen}")
     if final and not answered_behind and not case.half_close:
-        hold("close" in (final[-1].field("connection") or ""), f"the last answer says that it is the last, got {seen}")
+        hold("close" in (final[-1].field("connection") or ""), f"the last response has Connection: close, got {seen}")
     if case.check is not None:
         hold(case.check(got), f"got {got.responses}")
 
 
 def _only_what_was_acknowledged(server: Server, created: int) -> None:
-    """Raises Broken if a refused message has added an animal, or if a 201 has not."""
+    """Raises Broken if a refused message added an animal, or if a 201 did not."""
     page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     names = Counter(pet.name for pet in page.pets)
     hold(names["never"] == 0, f"{names['never']} animals were added by messages that were refused")
-    hold(sum(names.values()) == created, f"{created} first answers were 201, and {sum(names.values())} animals exist")
+    hold(sum(names.values()) == created, f"{created} first responses were 201, but {sum(names.values())} animals exist")

@@ -1,8 +1,8 @@
-"""Upgrades during creates, from the current code to a next version, which is the current code with one more migration.
+"""Upgrades from the current code to the next version, which is the current code with one more migration.
 
-Each upgrade migrates the schema while clients add animals, each with an idempotency key, and retry every create that
-was not acknowledged. Afterwards, every animal exists once, with the acknowledged id. The upgrade is a restart, a second
-node on the same data, or a reload. The last two drop no requests.
+Each upgrade migrates the schema while clients add animals with idempotency keys. Afterwards, every animal exists once,
+with the acknowledged id. The upgrade is a restart, a second node on the same data, or a reload. Clients retry only
+during a restart, because a second node and a reload drop no requests.
 """
 
 import http.client
@@ -28,7 +28,7 @@ from prove.reloads import reload
 
 CLIENTS = 4
 PAUSE = 0.01  # seconds between two requests of a client
-ENOUGH = 60  # creates before and after each step of an upgrade
+ENOUGH = 60  # create requests before and after each step of an upgrade
 TIMEOUT = 30.0
 PLENTY = 10**9
 Backends = Literal["own", "cluster"]
@@ -36,7 +36,7 @@ NAMES: dict[Backends, str] = {"own": "SQLite and LMDB", "cluster": "PostgreSQL a
 
 
 class Node(Served):
-    """`petstore serve` with the code in a directory, on either pair of backends."""
+    """`petstore serve` from the code in a directory, on either pair of backends."""
 
     def __init__(self, code: Path, data: Path, backends: Backends) -> None:
         super().__init__(data, workers=2)
@@ -45,7 +45,7 @@ class Node(Served):
             self.store, self.gate = shared(Postgres).url(), shared(Redis).url()
 
     def with_code(self, code: Path) -> "Node":
-        """Returns another node on the same data."""
+        """Returns a node with other code on the same data."""
         other = Node(code, self.data, "own")
         other.store, other.gate = self.store, self.gate
         other.log, other.output = code / "log", code / "output"
@@ -59,7 +59,7 @@ class Node(Served):
         return str(json.loads(made.stdout)["key"])
 
     def refused(self) -> tuple[int, str]:
-        """Returns the exit code and the last line of a failed start."""
+        """Starts the service, which must fail. Returns its exit code and the last line of its log."""
         self.start(wait=False)
         assert self.process is not None
         code = self.process.wait(TIMEOUT)
@@ -80,16 +80,16 @@ class Response(NamedTuple):
 
 
 class Clients:
-    """Threads that add animals at every port in turn, and list each one at every port once it is acknowledged.
+    """Threads that add animals through each port in turn, and list every acknowledged animal through every port.
 
-    With `retry`, a create is sent again if it fails because the service is unavailable. Otherwise, that is a fault.
+    With `retry`, a create request is sent again if the service is unavailable. Without it, that counts as a fault.
     """
 
     def __init__(self, secret: str, *ports: int, retry: bool = False) -> None:
         self.ports = ports
         self._retry = retry
         self.acknowledged: dict[str, int] = {}  # the name of an animal → its id
-        self.at_port: Counter[int] = Counter()  # acknowledged creates
+        self.at_port: Counter[int] = Counter()  # acknowledged create requests
         self.sent = 0
         self.answered = 0
         self.retries: list[str] = []
@@ -105,21 +105,21 @@ class Clients:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until every create is acknowledged."""
+        """Waits until every create request is acknowledged."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     def wait(self, port: int) -> None:
-        """Waits until more creates are acknowledged at a port. Raises Broken."""
+        """Waits until more create requests are acknowledged at a port. Raises Broken."""
         enough = self.at_port[port] + ENOUGH
         wait_for(lambda: self.at_port[port] >= enough or self.faults, TIMEOUT)
         self.check()
-        hold(self.at_port[port] >= enough, f"creates go on; the last retries: {self.retries[-3:]}")
+        hold(self.at_port[port] >= enough, f"create requests keep succeeding; the last retries: {self.retries[-3:]}")
 
     def check(self) -> None:
         """Raises Broken."""
-        hold(not self.faults, f"every request is answered as usual: {self.faults[:3]}")
+        hold(not self.faults, f"every request succeeds: {self.faults[:3]}")
 
     def request(self, port: int, method: str, path: str, name: str = "") -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
@@ -186,7 +186,7 @@ def prove(scale: Scale) -> Figures:
                         retries += len(clients.retries)
                     shutil.rmtree(data)
                 if scale.full:
-                    progress(f"upgrades on {name}: {number + 1} of {scale.upgrades}, {total:,} creates")
+                    progress(f"upgrades on {name}: {number + 1} of {scale.upgrades}, {total:,} animals")
             figures[f"creates on {name}"] = total
             figures[f"retries on {name}"] = retries
     parts.judge()
@@ -194,7 +194,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
-    """Stops the current code and starts the next version on its port. Planted fault: an animal is lost in between."""
+    """Stops the current code and starts the next version on its port. Planted fault: an animal is lost meanwhile."""
     old = Node(copy_code(place / "old"), place / "data", backends)
     new = old.with_code(copy_code(place / "new"))
     new.port, new.origin = old.port, old.origin
@@ -204,7 +204,7 @@ def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
         secret = old.make_key()
         with Clients(secret, old.port, retry=True) as clients:
             clients.wait(old.port)
-            hold(old.stop() == 0, "the present code stops in order")
+            hold(old.stop() == 0, "the current code shuts down cleanly")
             if scale.plant:
                 lost = max(clients.acknowledged.values())
                 StorePlace(old.data, old.store).by_hand(f"DELETE FROM pets WHERE id = {lost}")
@@ -218,9 +218,9 @@ def _by_restart(place: Path, backends: Backends, scale: Scale) -> Clients:
 
 
 def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
-    """Starts the next version, which migrates the data while the current code is running. Both serve all requests.
+    """Starts the next version, which migrates the data while the current code is running. Both then serve requests.
 
-    After it has stopped, the current code does not start again. Planted fault: after the migration, every create fails.
+    Once stopped, the current code must refuse to start again. Planted fault: create requests fail after the migration.
     """
     old = Node(copy_code(place / "old"), place / "data", backends)
     new = old.with_code(copy_code(place / "new"))
@@ -236,9 +236,9 @@ def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
             clients.wait(new.port)
             clients.ports = (new.port,)
         clients.check()
-        hold(old.stop() == 0, "the present code stops in order")
-        refused, said = old.refused()
-        hold(refused == 2 and "newer Petstore" in said, f"the present code is refused: {refused}, {said}")
+        hold(old.stop() == 0, "the current code shuts down cleanly")
+        code, message = old.refused()
+        hold(code == 2 and "newer Petstore" in message, f"the current code refuses to start: {code}, {message}")
         _check(new, clients, newest)
     finally:
         old.kill()
@@ -249,7 +249,7 @@ def _by_second_node(place: Path, backends: Backends, scale: Scale) -> Clients:
 def _by_reload(place: Path, backends: Backends, scale: Scale) -> Clients:
     """Replaces the current code on disk with the next version, and reloads the service. No request fails.
 
-    Planted fault: after the migration, every create fails.
+    Planted fault: create requests fail after the migration.
     """
     node = Node(copy_code(place / "code"), place / "data", backends)
     try:
@@ -272,18 +272,18 @@ def _check(node: Node, clients: Clients, newest: int) -> None:
     hold(node.schema == newest, f"the schema is {newest}: {node.schema}")
     for name in list(clients.acknowledged)[:ENOUGH]:  # from before the upgrade
         again = clients.request(node.port, "POST", "/v1/pets", name)
-        hold(again.status == 201, f"a repeated create is answered: {again.status}")
+        hold(again.status == 201, f"a repeated create request gets a 201, not a {again.status}")
         first = clients.acknowledged[name]
         hold(json.loads(again.body)["id"] == first, f"{name} keeps its id {first}: {again.body!r}")
     counted = PLENTY - clients.request(node.port, "GET", "/v1/pets?limit=1").remaining
     hold(
         clients.answered <= counted <= clients.sent,
-        f"limits hold: {clients.sent} requests were sent, {clients.answered} answered, {counted} counted",
+        f"limits are exact: {clients.sent} requests were sent, {clients.answered} answered, {counted} counted",
     )
-    hold(node.stop() == 0, "it stops in order at the end")
+    hold(node.stop() == 0, "the service shuts down cleanly at the end")
     rows = StorePlace(node.data, node.store).by_hand("SELECT id, name FROM pets")
     stored = Counter((name, pet_id) for pet_id, name in rows)
     expected = Counter(clients.acknowledged.items())
     lost, further = expected - stored, stored - expected
     hold(not lost, f"{len(lost)} of {len(expected)} acknowledged animals are lost: {[*lost][:3]}")
-    hold(not further, f"{len(further)} animals are there twice: {[*further][:3]}")
+    hold(not further, f"{len(further)} animals exist twice or were never acknowledged: {[*further][:3]}")

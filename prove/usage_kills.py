@@ -1,8 +1,8 @@
-"""Repeated `kill -9` under load on the same data: of all processes, of one worker, and during a flush.
+"""Kills all processes or one worker with `kill -9` under load, repeatedly and sometimes during a flush.
 
-At the end, the usage of each key and operation must equal the gate's admissions, which must equal the count of the
-gate's day window. It must be at least the number of responses, and at most the number of requests. The proof runs on
-SQLite with LMDB, and on PostgreSQL with Redis.
+At the end, the usage of each key and operation must equal the gate's admissions. It must be at least the number of
+responses and at most the number of requests. The sum for each key must equal the count of its day window in the gate.
+The proof runs on SQLite with LMDB, and on PostgreSQL with Redis.
 """
 
 import http.client
@@ -30,7 +30,7 @@ from prove.proof import Figures, Parts, Scale
 CLIENTS = 6
 PLENTY = Limits(10**9, 10**9)
 HANGS = 10.0
-FLUSH_SECONDS = 5.2  # a worker writes its usage once in this time
+FLUSH_SECONDS = 5.2  # long enough for every worker to write its usage once
 REQUESTS: tuple[tuple[OperationName, str, str], ...] = (
     ("listPets", "GET", "/v1/pets?limit=1"),
     ("getPet", "GET", "/v1/pets/1"),
@@ -64,7 +64,7 @@ class Caller(threading.Thread):
                 response.read()
                 if response.status in (200, 201, 404, 405):
                     self.answered[self._key.id, operation] += 1
-                elif response.status != 503:  # on a busy machine, a 503 may or may not have been admitted
+                elif response.status != 503:  # a busy machine can send a 503 before or after admitting a request
                     self.wrong.append(response.status)
                     return
         except (OSError, http.client.HTTPException):
@@ -86,12 +86,12 @@ def prove(scale: Scale) -> Figures:
 
 
 def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> int:
-    """The number of admissions. Raises Broken."""
+    """Kills the service under load. Returns the number of admissions. Raises Broken."""
     dice = random.Random(21)
     sent: Counts = Counter()
     answered: Counts = Counter()
     data.mkdir()
-    # With `degrade`, a node that waits too long for Redis uses local counters, and Redis does not count its admissions.
+    # With `degrade`, a node that waits too long for Redis would use local counters, so Redis would miss admissions.
     server = Server(data / "data", backends, "--gate-outage", "refuse", workers=2)
     try:
         server.start()
@@ -105,7 +105,7 @@ def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> in
             server.kill()
             for caller in callers:
                 caller.join(timeout=HANGS)
-                hold(not caller.wrong, f"every request is answered as usual: {caller.wrong}")
+                hold(not caller.wrong, f"every request gets an expected status: {caller.wrong}")
                 sent += caller.sent
                 answered += caller.answered
             if scale.plant:
@@ -113,7 +113,7 @@ def _killed(scale: Scale, data: Path, backends: Literal["own", "cluster"]) -> in
             server.start()
             if kill % 50 == 49:
                 progress(f"usage_kills on {backends}: {kill + 1} of {scale.usage_kills}, {answered.total():,} answered")
-        hold(server.stop() == 0, "it stops in order at the end")
+        hold(server.stop() == 0, "the service shuts down cleanly at the end")
         return _compare(server, keys, sent, answered)
     finally:
         server.kill()
@@ -127,7 +127,7 @@ def _kill_a_worker(server: Server, dice: random.Random) -> None:
 
 
 def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) -> int:
-    """The number of admissions. Raises Broken."""
+    """Compares usage, admissions and windows. Returns the number of admissions. Raises Broken."""
     ids = [key.id for key in keys]
     days = [(int(time.time()) // DAY - back) * DAY for back in (0, 1)]
 
@@ -156,6 +156,6 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
 
 
 async def _forget_what_was_counted(backends: Backends) -> None:
-    """The planted fault: the store forgets which part of the totals it has already added."""
+    """Planted fault: the store forgets which admissions it has already added to the usage."""
     database = backends.stores["live"].database
     await database.write(steps(Statement(f"DELETE FROM {database.schema}.counted_admissions")), NOTHING)

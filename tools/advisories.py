@@ -1,4 +1,4 @@
-"""`python -m tools.advisories`: looks up known vulnerabilities of the pinned versions. Fails if the lookup fails."""
+"""`python -m tools.advisories`: looks up known vulnerabilities of the pinned packages. Fails if a lookup fails."""
 
 import argparse
 import json
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-# The first also contains all dependencies of the service.
+# The first lock file also contains all dependencies of the service.
 LOCKS = (ROOT / "requirements-dev.lock", ROOT / "requirements-build.lock")
 TIMEOUT = 120  # seconds
 
 
 def main() -> int:
-    """Returns 0 if no package has an advisory and all were looked up. With ADVISORIES=optional, some may be missing."""
+    """Returns 0 if all packages were looked up and have no advisories. ADVISORIES=optional allows failed lookups."""
     packages = _audit()
     seen = [package for package in packages if "vulns" in package]
     found = [(package["name"], package["version"], fault["id"]) for package in seen for fault in package["vulns"]]
@@ -29,12 +29,12 @@ def main() -> int:
     optional = os.environ.get("ADVISORIES") == "optional"
     unseen = f"{len(packages) - len(seen)} packages" if packages else "all packages"
     print(f"advisories: NOT LOOKED UP: {unseen}. The advisory service could not be reached or does not know them.")
-    print(f"advisories: ADVISORIES=optional {'is set: no failure' if optional else 'accepts that'}.")
+    print(f"advisories: {'ADVISORIES=optional allows' if optional else 'Set ADVISORIES=optional to allow'} this.")
     return 0 if optional else 1
 
 
 def _audit() -> list[dict[str, Any]]:
-    """Returns pip-audit's result for each package, or nothing if it could not reach the service."""
+    """Returns pip-audit's result for each package, or an empty list if it could not reach the advisory service."""
     command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--format", "json"]
     for lock in LOCKS:
         command += ["--requirement", str(lock)]
@@ -47,5 +47,5 @@ def _audit() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
+    argparse.ArgumentParser(description=__doc__).parse_args()  # rejects any other arguments
     sys.exit(main())

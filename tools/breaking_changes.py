@@ -1,12 +1,12 @@
 """`python -m tools.breaking_changes`: checks whether the OpenAPI document would break clients of the last release.
 
-Additions pass: new operations, optional parameters, headers, statuses, error codes and members of responses. The check
-reports everything else, including changes that it cannot judge.
+The check accepts additions: new operations, optional parameters, headers, statuses, error codes and members of
+responses. It reports all other changes, including those that it cannot judge.
 
-`docs/openapi/` has the document of each release and of this version. The check fails if the file of this version is out
-of date, so that the diff of that file shows every change of the interface. It also fails if the document breaks clients
-of the previous release. Before the first release, it compares the document with the file of this version instead. It
-then reports what the sunset of an operation removes without an announcement.
+`docs/openapi/` has the document of each release and of this version. The check fails if this version's file is out of
+date, so that the diff of that file shows every change of the interface. It also fails if the document breaks clients of
+the previous release. Before the first release, it compares the document with this version's file instead. Finally, it
+reports what the sunset of an operation would break without an announcement.
 """
 
 import argparse
@@ -24,22 +24,22 @@ Json = dict[str, Any]
 
 DOCUMENTS = Path(__file__).parent.parent / "docs/openapi"
 AFTER_EVERY_SUNSET = 1e12
-# These changes are announced, and only the document after the sunset has them.
+# These announced changes take effect with the sunset.
 ANNOUNCED = {
-    "GET /pets/{petId}: the operation is gone",
-    "POST /pets: 201: the header Location is gone",
+    "GET /pets/{petId}: the operation was removed",
+    "POST /pets: 201: the header Location was removed",
 }
 ANNOTATIONS = {"title", "description", "examples", "example"}
 LOWER_BOUNDS = {"minimum", "minLength", "minItems"}
 UPPER_BOUNDS = {"maximum", "maxLength", "maxItems"}
 FORMS = {"pattern", "format"}
 JUDGED = {"type", "enum", "default", "required", "properties", "items", "additionalProperties"}
-# The title of the schema and the member for values that are documented as an open list.
+# The schema title and the member of each list of values that is documented as open.
 GROWS = {("Error", "code")}
 
 
 def breaking_changes(old: Json, new: Json) -> list[str]:
-    """Returns one line for each change from the document `old` to `new` that can break a client of `old`."""
+    """Returns one line for each change between the documents that can break a client of `old`."""
     old, new = resolved(old, old), resolved(new, new)
     return [*_base_addresses(old, new), *_operations(old, new)]
 
@@ -56,12 +56,12 @@ def _operations(old: Json, new: Json) -> Iterator[str]:
             where = f"{method.upper()} {path}"
             after = new["paths"].get(path, {}).get(method)
             if after is None:
-                yield f"{where}: the operation is gone"
+                yield f"{where}: the operation was removed"
                 continue
             if before["operationId"] != after["operationId"]:
-                yield f"{where}: the operationId is another"
+                yield f"{where}: the operationId has changed"
             if _authentication(old, before) != _authentication(new, after):
-                yield f"{where}: the authentication is another"
+                yield f"{where}: the authentication has changed"
             yield from _parameters(where, before, after)
             yield from _request_bodies(where, before.get("requestBody"), after.get("requestBody"))
             yield from _responses(where, before["responses"], after["responses"])
@@ -78,7 +78,7 @@ def _parameters(where: str, old: Json, new: Json) -> Iterator[str]:
     for (place, name), parameter in before.items():
         named = f"{where}: {place} {name}"
         if (place, name) not in after:
-            yield f"{named}: the parameter is gone"
+            yield f"{named}: the parameter was removed"
             continue
         now = after[place, name]
         if now.get("required") and not parameter.get("required"):
@@ -93,7 +93,7 @@ def _request_bodies(where: str, old: Json | None, new: Json | None) -> Iterator[
     where = f"{where}: body"
     if old is None or new is None:
         if old is not None:
-            yield f"{where}: the body is gone"
+            yield f"{where}: the body was removed"
         elif new is not None and new.get("required"):
             yield f"{where}: a new body is required"
         return
@@ -101,7 +101,7 @@ def _request_bodies(where: str, old: Json | None, new: Json | None) -> Iterator[
         yield f"{where}: the body has become required"
     for media_type, content in old["content"].items():
         if media_type not in new["content"]:
-            yield f"{where}: {media_type} is gone"
+            yield f"{where}: {media_type} was removed"
         else:
             yield from _stricter(where, content["schema"], new["content"][media_type]["schema"])
 
@@ -111,40 +111,40 @@ def _responses(where: str, old: Json, new: Json) -> Iterator[str]:
         named = f"{where}: {status}"
         after = new.get(status)
         if after is None:
-            yield f"{named}: the status is gone"
+            yield f"{named}: the status was removed"
             continue
         for name, header in before.get("headers", {}).items():
             now = after.get("headers", {}).get(name)
             if now is None:
-                yield f"{named}: the header {name} is gone"
+                yield f"{named}: the header {name} was removed"
             elif header.get("required") and not now.get("required"):
-                yield f"{named}: the header {name} may be absent"
+                yield f"{named}: the header {name} has become optional"
             else:
                 yield from _looser(f"{named}: header {name}", header["schema"], now["schema"])
         for media_type, content in before.get("content", {}).items():
             if media_type not in after.get("content", {}):
-                yield f"{named}: {media_type} is gone"
+                yield f"{named}: {media_type} was removed"
             else:
                 yield from _looser(named, content["schema"], after["content"][media_type]["schema"])
 
 
 def _stricter(where: str, old: Json, new: Json) -> Iterator[str]:
-    """Returns what a client may no longer send."""
+    """Finds what clients could send and now cannot."""
     yield from _unjudged(where, old, new)
     if not set(_types(old)) <= set(_types(new)):
         yield f"{where}: the type was {old['type']} and is {new['type']}"
     if "enum" in new and ("enum" not in old or set(old["enum"]) - set(new["enum"])):
         yield f"{where}: fewer values are allowed"
     yield from (f"{where}: the {name} is stricter" for name in _tighter(old, new))
-    yield from (f"{where}: the {name} is another" for name in FORMS if name in new and new[name] != old.get(name))
+    yield from (f"{where}: the {name} has changed" for name in FORMS if name in new and new[name] != old.get(name))
     if "default" in old and old["default"] != new.get("default"):
-        yield f"{where}: the default is another"
+        yield f"{where}: the default has changed"
     if new.get("additionalProperties", True) is False and old.get("additionalProperties", True) is not False:
         yield f"{where}: unknown members are refused"
     yield from (f"{where}: {name} has become required" for name in _required(new) - _required(old))
     for name, member in old.get("properties", {}).items():
         if name not in new.get("properties", {}):
-            yield f"{where}: {name} is gone"
+            yield f"{where}: {name} was removed"
         else:
             yield from _stricter(f"{where}: {name}", member, new["properties"][name])
     if "items" in old and "items" in new:
@@ -152,21 +152,21 @@ def _stricter(where: str, old: Json, new: Json) -> Iterator[str]:
 
 
 def _looser(where: str, old: Json, new: Json) -> Iterator[str]:
-    """Returns what a client may receive but does not expect."""
+    """Finds what clients can now receive but do not expect."""
     yield from _unjudged(where, old, new)
     if not set(_types(new)) <= set(_types(old)):
         yield f"{where}: the type was {old['type']} and is {new['type']}"
     if "enum" in old and ("enum" not in new or set(new["enum"]) - set(old["enum"])):
         yield f"{where}: more values are possible"
     yield from (f"{where}: the {name} is looser" for name in _tighter(new, old))
-    yield from (f"{where}: the {name} is another" for name in FORMS if name in old and old[name] != new.get(name))
-    yield from (f"{where}: {name} may be absent" for name in _required(old) - _required(new))
+    yield from (f"{where}: the {name} has changed" for name in FORMS if name in old and old[name] != new.get(name))
+    yield from (f"{where}: {name} has become optional" for name in _required(old) - _required(new))
     for name, member in old.get("properties", {}).items():
         now = new.get("properties", {}).get(name)
         if now is None:
-            yield f"{where}: {name} is gone"
+            yield f"{where}: {name} was removed"
         elif (old.get("title"), name) in GROWS:
-            yield from (f"{where}: {name}: {value} is gone" for value in _known(member) - _known(now))
+            yield from (f"{where}: {name}: {value} was removed" for value in _known(member) - _known(now))
         else:
             yield from _looser(f"{where}: {name}", member, now)
     if "items" in old and "items" in new:
@@ -186,7 +186,7 @@ def _types(schema: Json) -> list[str]:
 
 
 def _tighter(loose: Json, tight: Json) -> Iterator[str]:
-    """Returns the bounds of `tight` that exclude values within the bounds of `loose`."""
+    """Finds the bounds of `tight` that exclude values within the bounds of `loose`."""
     for name in sorted(LOWER_BOUNDS & tight.keys()):
         if name not in loose or tight[name] > loose[name]:
             yield name
@@ -204,7 +204,7 @@ def _known(schema: Json) -> set[str]:
 
 
 def resolved(node: Any, document: Json) -> Any:
-    """Replaces each reference with its target, which gets the name as its title, and the reference's other members."""
+    """Replaces each reference with its target, adding the target's name as title and the reference's other members."""
     if isinstance(node, list):
         return [resolved(each, document) for each in node]
     if not isinstance(node, dict):
@@ -213,18 +213,18 @@ def resolved(node: Any, document: Json) -> Any:
         target: Any = document
         for step in node["$ref"].removeprefix("#/").split("/"):
             target = target[step]
-        beside = {name: value for name, value in node.items() if name != "$ref"}
-        return resolved({"title": step, **target, **beside}, document)
+        siblings = {name: value for name, value in node.items() if name != "$ref"}
+        return resolved({"title": step, **target, **siblings}, document)
     return {name: resolved(value, document) for name, value in node.items()}
 
 
 def kept_document() -> Path:
-    """Returns the file with the document of this version."""
+    """Returns the path of this version's document."""
     return DOCUMENTS / f"{__version__}.json"
 
 
 def baseline() -> Path:
-    """Returns the document of the previous release, or of this version if there is no release yet."""
+    """Returns the path of the previous release's document, or of this version's if there is no release yet."""
     others = [file for file in DOCUMENTS.glob("*.json") if file != kept_document()]
     return max(others, key=lambda file: [int(part) for part in file.stem.split(".")], default=kept_document())
 
@@ -236,7 +236,7 @@ def present_document() -> bytes:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.breaking_changes")
     parser.add_argument("--against", type=Path, default=baseline(), help="a document to compare with")
-    parser.add_argument("--keep", action="store_true", help="write the present document to the file of this version")
+    parser.add_argument("--keep", action="store_true", help="write the current document to this version's file")
     options = parser.parse_args(arguments)
     if options.keep:
         check_unreleased()
@@ -257,7 +257,7 @@ def _findings(against: Path) -> Iterator[str]:
         remedy = (
             "set the next version first" if is_released() else "run .venv/bin/python -m tools.breaking_changes --keep"
         )
-        yield f"docs/openapi/{kept.name} is not the present document; {remedy}"
+        yield f"docs/openapi/{kept.name} is out of date; {remedy}"
     if not against.is_file():
         return
     before = json.loads(against.read_bytes())

@@ -1,4 +1,4 @@
-"""`python -m tools.containers`: builds the container image and uses it as documented, if this machine can do so."""
+"""`python -m tools.containers`: builds the container image and uses it as documented, if this machine can."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from tools.release import free_port
 LARGEST = 150_000_000  # bytes
 STARTS_WITHIN = 30.0
 STOPS_WITHIN = 6.0
-# A machine that is itself a container may not be able to raise limits, or to use the default runtime.
+# A machine that is itself a container might be unable to raise limits or to use the default runtime.
 MODEST = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\nruntime = "runc"\n'
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 IMAGE = "localhost/petstore"
@@ -28,7 +28,7 @@ PUBLIC_URL = "https://pets.example.com"
 
 
 class Podman:
-    """Podman with separate images and containers, which are removed together with their directory."""
+    """Podman with separate storage for images and containers, which is removed with its directory."""
 
     def __init__(self, at: Path) -> None:
         self._at = at
@@ -54,13 +54,13 @@ class Podman:
                 return
             except Broken as error:
                 reason = str(error)
-        raise Skipped(f"this machine runs no container: {reason}")
+        raise Skipped(f"this machine cannot run containers: {reason}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--base", help="an image to build on, in place of one that debootstrap makes")
-    parser.add_argument("--suite", default="trixie", help="the Debian that debootstrap installs")
+    parser.add_argument("--base", help="the base image (default: one that debootstrap creates)")
+    parser.add_argument("--suite", default="trixie", help="the Debian release that debootstrap installs")
     wanted = parser.parse_args()
     try:
         if shutil.which("podman") is None:
@@ -72,7 +72,7 @@ def main() -> int:
             finally:
                 subprocess.run(["podman", "--root", at / "storage", "--runroot", at / "run", "rm", "--all", "--force"],
                                capture_output=True, check=False)  # fmt: skip
-                # An overlay stays mounted while its storage is in use. The directory can be removed only after that.
+                # Podman leaves its overlay mounted. The directory can be removed only after the overlay is unmounted.
                 subprocess.run(["umount", at / "storage/overlay"], capture_output=True, check=False)
     except Skipped as reason:
         print(f"container-check NOT TRIED: {reason}")
@@ -83,16 +83,16 @@ def main() -> int:
 
 
 def make_base(podman: Podman, at: Path, suite: str) -> str:
-    """Makes an image that contains only Debian. Raises Skipped."""
+    """Creates an image that contains only Debian. Raises Skipped."""
     if shutil.which("debootstrap") is None or os.geteuid() != 0:
-        raise Skipped("debootstrap is not installed, or this is not root")
+        raise Skipped("debootstrap is not installed, or this user is not root")
     progress(f"debootstrap {suite}")
     made = subprocess.run(
         ["debootstrap", "--variant=minbase", suite, at / "debian"], capture_output=True, text=True, check=False
     )
     if made.returncode != 0:
         raise Skipped(f"debootstrap failed: {made.stdout[-500:]}")
-    # A mirror that is a few days out of date is good enough for this image, because it is removed afterwards.
+    # A mirror that is a few days out of date is good enough, because this image is removed afterwards.
     (at / "debian/etc/apt/apt.conf.d/99-old-mirror").write_text('Acquire::Check-Valid-Until "false";\n')
     subprocess.run(["tar", "--directory", at / "debian", "--create", "--file", at / "debian.tar", "."], check=True)
     shutil.rmtree(at / "debian")
@@ -101,11 +101,11 @@ def make_base(podman: Podman, at: Path, suite: str) -> str:
 
 
 def check(podman: Podman, base: str, at: Path) -> str:
-    """Raises Broken, or Skipped if this machine cannot run containers."""
+    """Builds and uses the image. Returns a summary. Raises Broken, or Skipped if this machine cannot run containers."""
     podman.probe(base)
     progress("podman build")
     (at / "pip.conf").write_text("[global]\ncert = /etc/host-ca.crt\n")
-    # The network and the trusted proxies depend on this machine.
+    # The build uses the network and the certificates of this machine.
     host = ["--network", "host", "--volume", f"{CERTIFICATES}:/etc/host-ca.crt:ro",
             "--volume", f"{at}/pip.conf:/etc/pip.conf:ro"]  # fmt: skip
     build = ["build", "--format", "docker", "--isolation", "chroot", "--layers", *host, "--build-arg", f"BASE={base}"]
@@ -122,11 +122,11 @@ def check(podman: Podman, base: str, at: Path) -> str:
     progress("podman run")
     use(podman, at)
     python = podman("run", "--rm", "--network", "host", "--entrypoint", "python3", IMAGE, "--version").strip()
-    return f"built on {base} with {python}, {image['Size'] / 1e6:.0f} MB; ran read-only, without root and capabilities"
+    return f"built on {base} with {python}, {image['Size'] / 1e6:.0f} MB; ran read-only, without root or capabilities"
 
 
 def use(podman: Podman, at: Path) -> None:
-    """Raises Broken."""
+    """Runs the image as documented. Raises Broken."""
     port = free_port()
     (at / "petstore.env").write_text(f"PETSTORE_PUBLIC_URL='{PUBLIC_URL}'\n")
     start = [
@@ -155,12 +155,12 @@ def use(podman: Podman, at: Path) -> None:
     podman("stop", "--time", "10", "pets")
     took = time.monotonic() - began
     (state,) = json.loads(podman("inspect", "pets"))
-    hold(state["State"]["ExitCode"] == 0, f"it stops with 0: {podman('logs', 'pets')}")
+    hold(state["State"]["ExitCode"] == 0, f"it exits with 0: {podman('logs', 'pets')}")
     hold(took < STOPS_WITHIN, f"it stops within {STOPS_WITHIN} s: {took:.1f} s")
     podman("rm", "pets")
     podman(*start)
     wait_for(lambda: answers(port), lambda: podman("logs", "pets"))
-    hold(b"Rex" in ask(port, "/v1/pets", key)[2], "the volume has outlived the container")
+    hold(b"Rex" in ask(port, "/v1/pets", key)[2], "the volume outlives the container")
 
 
 def ask(port: int, path: str, key: str, body: object = None) -> tuple[int, Message, bytes]:
@@ -186,7 +186,7 @@ def wait_for(condition: Callable[[], bool], log: Callable[[], str]) -> None:
     deadline = time.monotonic() + STARTS_WITHIN
     while not condition():
         if time.monotonic() > deadline:
-            raise Broken(f"it does not start: {log()}")
+            raise Broken(f"it did not start: {log()}")
         time.sleep(0.1)
 
 

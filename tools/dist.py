@@ -1,4 +1,4 @@
-"""`python -m tools.dist`: builds wheels and source archives of the service and the client reproducibly, and an SBOM."""
+"""`python -m tools.dist`: reproducibly builds wheels and source archives of the service and the client, and an SBOM."""
 
 import argparse
 import hashlib
@@ -36,9 +36,10 @@ def main() -> int:
 
 
 def source_date_epoch() -> int:
-    """Returns the time of all files in the archives.
+    """Returns the modification time of all files in the archives.
 
-    This is SOURCE_DATE_EPOCH, the time of the last commit or, without Git, the time of the last change to CHANGELOG.md.
+    This is SOURCE_DATE_EPOCH if it is set. Otherwise, it is the time of the last commit or, without Git, of the last
+    change to CHANGELOG.md.
     """
     named = os.environ.get("SOURCE_DATE_EPOCH")
     if named is not None:
@@ -50,7 +51,7 @@ def source_date_epoch() -> int:
 
 
 def build(project: Path, into: Path, epoch: int, targets: tuple[str, ...] = ("sdist", "wheel")) -> None:
-    """Builds the wheel and the source archive of one distribution, with the pinned backend of this environment."""
+    """Builds the wheel and the source archive of one distribution with this environment's pinned build backend."""
     chosen = [word for target in targets for word in ("--target", target)]
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--directory", str(into), *chosen],
@@ -62,7 +63,7 @@ def build(project: Path, into: Path, epoch: int, targets: tuple[str, ...] = ("sd
 
 
 def sbom(epoch: int) -> str:
-    """Returns a CycloneDX document of all dependencies of the service, and of its vendored JavaScript."""
+    """Returns a CycloneDX document that lists the service's dependencies and vendored JavaScript."""
     service = {"type": "application", **_component("pypi", "petstore", __version__, "MIT")}
     parts = sorted(
         ({"type": "library", **each} for each in (*_packages(), *_vendored())), key=lambda each: each["purl"]
@@ -72,7 +73,7 @@ def sbom(epoch: int) -> str:
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        # The serial number and the time depend only on the source, so that the document is reproducible.
+        # The document is reproducible, because the serial number and the time depend only on the source.
         "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'petstore-{__version__}-{epoch}')}",
         "version": 1,
         "metadata": {"timestamp": datetime.fromtimestamp(epoch, UTC).isoformat(), "component": service},
@@ -90,7 +91,7 @@ def _packages() -> Iterator[dict[str, Any]]:
         try:
             about = importlib.metadata.metadata(name).json
             licence = str(about.get("license_expression") or about.get("license") or "")
-        except importlib.metadata.PackageNotFoundError:  # only other versions of Python need it
+        except importlib.metadata.PackageNotFoundError:  # needed only by other versions of Python
             licence = ""
         yield _component("pypi", name, version, licence)
 
@@ -119,5 +120,5 @@ def _licence(text: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
+    argparse.ArgumentParser(description=__doc__).parse_args()  # rejects any other arguments
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""`python -m tools.documents`: finds dead links, retired phrases and long sentences in what people read.
+"""`python -m tools.documents`: finds dead links, retired phrases and long sentences in texts that people read.
 
 It checks documents, the messages of programs, docstrings, comments and names in the code, and the subject of the last
-commit. The average sentence length covers only prose. Cells of tables are checked only for long sentences.
+commit. The limit on the average sentence length applies only to prose. Tables are checked only for long sentences.
 """
 
 import argparse
@@ -21,19 +21,19 @@ READ_BY_PEOPLE = (
     "client/CHANGELOG.md", "tests/README.md", "prove/README.md", "bench/README.md", "docs/**/*.md",
 )  # fmt: skip
 RETIRED_ONLY = ("tests/sentences.md",)  # quotes the API contract
-FIGURES = "figures.md"  # recorded results with the names that the measurements gave them
+FIGURES = "figures.md"  # recorded results, which keep the names from their measurements
 CODE = ("src/**/*.py", "client/src/**/*.py")
 PRINTED = ("src/petstore/cli/*.py", "src/petstore/admin/*.py", "src/petstore/console/*.py")  # their strings
 TEMPLATES = ("src/petstore/console/templates/**/*.html",)
 
 AVERAGE_MAX, SENTENCE_MAX = 18, 35  # words
-DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; tables of the proofs do not count
+DECISION_MAX, PROOFS_MAX, README_MAX = 400, 800, 500  # words; the table of proofs does not count
 PARAGRAPH_MAX = 3  # lines, in the README
-TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # words of all guides together
-SUBJECT_MAX = 72  # characters of a commit's subject
+TOTAL_MAX, GUIDES = 13_000, ("README.md", "docs/*.md")  # total number of words in the guides
+SUBJECT_MAX = 72  # characters in the subject of a commit
 
-# Retired words and phrases, as regular expressions, and their replacements. Each word has one meaning in the whole
-# project, and is the word that an engineer would search for.
+# Retired words and phrases, as regular expressions, and their replacements. Each replacement has the same meaning
+# throughout the project, and is the term that an engineer would search for.
 RETIRED = {
     r"deeds?": "audit entry",
     r"ledgers?": "audit log, or usage",
@@ -83,9 +83,9 @@ RETIRED = {
     r"look at (?:it|them) twice": "double-check",
     r"topology helpers?": "harness",
 }
-# These words are fine in comments and docstrings, such as `room` for more connections.
+# Retired words that are fine in code, such as `room` for more connections.
 PLAIN_IN_CODE = {"nobody", "room"}
-OLDER_NAMES = {"src/petstore/store/schema.py"}  # explains them
+OLDER_NAMES = {"src/petstore/store/schema.py"}  # may explain older names
 INLINE_CODE = re.compile(r"`[^`\n]*`")
 _RETIRED = re.compile(
     r"\b(?:" + "|".join(f"(?:{phrase})" for phrase in RETIRED).replace(" ", r"(?: +|\n *)") + r")\b", re.IGNORECASE
@@ -93,13 +93,13 @@ _RETIRED = re.compile(
 
 
 def faults(root: Path) -> list[str]:
-    """Returns one line for each fault in the documents and the code under `root`."""
+    """Returns one line for each fault in the documents and code under `root`."""
     found: list[str] = []
     for document in _files(root, (*READ_BY_PEOPLE, *RETIRED_ONLY)):
         found += [f"{document.relative_to(root)}: {fault}" for fault in dead_links(document)]
     for document in _files(root, READ_BY_PEOPLE):
         text = document.read_text()
-        generated = text.startswith("<!-- Written by `make docs`")  # from the messages of the code
+        generated = text.startswith("<!-- Written by `make docs`")  # quotes messages from the code
         if document.name != FIGURES:
             found += [f"{document.relative_to(root)}: {fault}" for fault in retired_words(text, in_code=generated)]
             found += [f"{document.relative_to(root)}: {fault}" for fault in lengths(text)]
@@ -132,7 +132,7 @@ def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def anchors(text: str) -> set[str]:
-    """Returns the anchors of the headings of a document."""
+    """Returns the anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -149,11 +149,11 @@ def dead_links(document: Path) -> Iterator[str]:
         if not path.exists():
             yield f"links to {target}, which does not exist"
         elif heading and path.suffix == ".md" and heading not in anchors(path.read_text()):
-            yield f"links to {target}#{heading}, which is no heading"
+            yield f"links to {target}#{heading}, which is not a heading"
 
 
 def retired_words(text: str, first_line: int = 1, *, in_code: bool = False) -> Iterator[str]:
-    """Retired words and phrases. A phrase may continue on the next line."""
+    """Finds retired words and phrases, including phrases that continue on the next line."""
     text = _without_code(text)
     for match in _RETIRED.finditer(text):
         words = " ".join(match[0].lower().split())
@@ -172,7 +172,7 @@ def lengths(text: str) -> Iterator[str]:
             yield f"a sentence of {count} words: {sentence[:80]}…"
     average = average_length(text)
     if average >= AVERAGE_MAX:
-        yield f"its sentences have {average:.1f} words on average"
+        yield f"sentences have {average:.1f} words on average"
 
 
 def average_length(text: str) -> float:
@@ -182,7 +182,7 @@ def average_length(text: str) -> float:
 
 
 def sentences(text: str) -> tuple[list[str], list[str]]:
-    """Returns the sentences of paragraphs and lists, and those of tables."""
+    """Returns the sentences of paragraphs and lists, and the sentences of tables."""
     text = _without_pictures(_without_code(text))
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
     prose: list[str] = []
@@ -208,12 +208,12 @@ def _split(text: str) -> list[str]:
 
 
 def _without_code(text: str) -> str:
-    """Returns the text with empty lines for blocks of code, and one word for each piece of inline code."""
+    """Replaces code blocks and HTML comments with empty lines, and each piece of inline code with one word."""
     return INLINE_CODE.sub("CODE", without_blocks(text))
 
 
 def without_blocks(text: str) -> str:
-    """Returns the text with empty lines for blocks of code and HTML comments."""
+    """Replaces code blocks and HTML comments with empty lines."""
     return re.sub(r"(?:```|<!--).*?(?:```|-->)", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL)
 
 
@@ -234,7 +234,7 @@ def long_paragraphs(text: str) -> Iterator[str]:
 
 
 def retired_in_code(source: str) -> Iterator[str]:
-    """Retired words and phrases in names, comments, docstrings and messages. One word alone may be that of a table."""
+    """Finds retired words and phrases in names, comments, docstrings and messages, but not in strings of one word."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME:
             for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", token.string):
@@ -246,7 +246,7 @@ def retired_in_code(source: str) -> Iterator[str]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Finds comments and their line numbers. Consecutive lines without code are one comment."""
+    """Finds comments and their line numbers. Comments on consecutive lines without code count as one."""
     block: list[str] = []
     end = 0
     follows_code = False
@@ -273,7 +273,7 @@ def long_sentences(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
 
 
 def printed_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Finds the strings of a module that contain a space, including docstrings, which click prints as help."""
+    """Finds a module's strings that contain a space. These include docstrings, which click prints as help."""
     tree = ast.parse(source)
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -289,7 +289,7 @@ def printed_strings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def template_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Finds the visible text of a template, and attributes for screen readers. A value counts as one word."""
+    """Finds the visible text of a template, and its text for screen readers. A value counts as one word."""
 
     def emptied(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
@@ -298,7 +298,7 @@ def template_texts(source: str) -> Iterator[tuple[int, str]]:
     text = re.sub(r"\{\{.*?\}\}", lambda value: "VALUE" + emptied(value), text, flags=re.DOTALL)
     for attribute in re.finditer(r'\b(?:title|alt|placeholder|aria-label|data-confirm)="([^"]+)"', text):
         yield _line_of(attribute), attribute[1]
-    text = re.sub(r"</?(?:a|abbr|b|code|em|kbd|span|strong|time)\b[^>]*>", emptied, text)  # end no sentence
+    text = re.sub(r"</?(?:a|abbr|b|code|em|kbd|span|strong|time)\b[^>]*>", emptied, text)  # do not end a sentence
     text = re.sub(r"\{%.*?%\}|<[^>]*>", lambda tag: emptied(tag) + "\0", text, flags=re.DOTALL)
     for part in re.finditer(r"[^\0\s][^\0]*", text):
         yield _line_of(part), " ".join(part[0].split())
@@ -309,7 +309,7 @@ def _line_of(match: re.Match[str]) -> int:
 
 
 def long_subject(root: Path) -> list[str]:
-    """Reports a subject of the last commit that is too long. Skips merges, and trees without a repository."""
+    """Reports the subject of the last commit if it is too long. Skips merges, and copies without a repository."""
     if not (root / ".git").exists():
         return []
     words = ["git", "-C", str(root), "log", "-1", "--no-merges", "--format=%s"]
@@ -333,5 +333,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
+    argparse.ArgumentParser(description=__doc__).parse_args()  # rejects any other arguments
     sys.exit(main())

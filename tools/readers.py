@@ -1,9 +1,9 @@
-"""`python -m tools.readers`: draws sentences of the project for someone who judges whether they sound natural.
+"""`python -m tools.readers`: draws texts from the project for a reader who judges whether they sound natural.
 
-It prints 40 docstrings and comments, 40 messages and 40 sentences of the guides, mixed with ten controls: five that are
-known to sound unnatural and five that are known to be good. The commit's hash is the seed. `--answers` prints the
-places of the controls and the source of each sentence. A reader who misses two of the bad controls or marks two of the
-good ones does not count.
+It prints 40 docstrings and comments, 40 messages and 40 sentences from the guides, mixed with ten controls: five that
+are known to sound unnatural and five that are known to sound good. The commit's hash is the seed. `--answers` prints
+the source of each text instead, and which texts are controls. Ignore readers who miss two of the bad controls or mark
+two of the good ones.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tools.documents import (
 
 OF_EACH = 40
 WORDS_MIN = 5  # shorter texts are labels
-DIRECTIVE = r"^(?:\s*(?:fmt|noqa|nosec|pyright|type):? \S+(?: #)?)+"  # for a program
+DIRECTIVE = r"^(?:\s*(?:fmt|noqa|nosec|pyright|type):? \S+(?: #)?)+"  # read by tools
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 BAD = (
     "The worker stops: answers that clients prefer later come now.",
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 def explanations() -> Iterator[Sample]:
-    """Docstrings and comments."""
+    """Yields docstrings and comments."""
     for file in _files(CODE):
         source = file.read_text()
         texts = [(line, re.sub(DIRECTIVE, "", text)) for line, text in comments(source)]
@@ -66,7 +66,7 @@ def explanations() -> Iterator[Sample]:
 
 
 def messages() -> Iterator[Sample]:
-    """What commands and the console print."""
+    """Yields what commands print and the console shows."""
     for file in _files(PRINTED):
         yield from _samples(file, printed_strings(file.read_text()))
     for file in _files(TEMPLATES):
@@ -94,7 +94,7 @@ def _files(patterns: tuple[str, ...]) -> list[Path]:
 def _samples(file: Path, texts: Iterable[tuple[int, str]]) -> Iterator[Sample]:
     for line, text in texts:
         if len(text.split()) >= WORDS_MIN:
-            words = re.sub(r" ([,.;:])(?= |$)", r"\1", " ".join(text.split()))  # a removed tag leaves a space
+            words = re.sub(r" ([,.;:])(?= |$)", r"\1", " ".join(text.split()))  # removed tags leave spaces
             yield Sample(words, f"{file.relative_to(ROOT)}:{line}")
 
 
@@ -110,7 +110,7 @@ def draw(seed: str) -> list[Sample]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--answers", action="store_true", help="print where each sentence is from, and the controls")
+    parser.add_argument("--answers", action="store_true", help="print the source of each text instead of the text")
     parser.add_argument("--seed", help="the seed (default: the hash of the last commit)")
     given = parser.parse_args()
     words = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]

@@ -1,4 +1,4 @@
-"""`python -m tools.references`: generates docs/reference/ from the code. With --check, it only compares."""
+"""`python -m tools.references`: generates docs/reference/ from the code. With --check, only compares the files."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ REFERENCE = ROOT / "docs/reference"
 GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 WIDTH = 100
 BACKEND_TITLE = "\nBackend options:\n"
-# Includes the title if this is the only option.
+# Also matches the title if this is the only option.
 HELP_OPTION = re.compile(r"(\n\nOptions:)?\n  -h, --help +Show this message and exit\.")
 
 
@@ -50,7 +50,7 @@ def _command_line() -> str:
 
 
 def _help_pages(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    """Finds the paths and help pages of a command and its subcommands."""
+    """Yields the paths and help pages of a command and its subcommands."""
     context = click.Context(command, parent, name, terminal_width=WIDTH, **command.context_settings)
     yield context.command_path, command.get_help(context)
     if isinstance(command, click.Group):
@@ -155,8 +155,8 @@ def _figures() -> str:
         "# Figures\n\nThe results of the last run of each measurement. [The benchmark](../../bench/README.md) and"
         " [the proofs](../../prove/README.md) explain what is measured and how.\n\n"
         "Each table is a separate run. Other programs shared the cores and the disk, more in some runs than in others."
-        " Therefore compare contenders within a table, not between tables. This shows most in creates, which wait for"
-        " the disk.\n\n"
+        " Therefore compare contenders within a table, not between tables. This affects create requests most, because"
+        " they wait for the disk.\n\n"
         f"## The race\n\n{_machine(race)}\n\n{_race(race)}\n"
         f"## The same application on other servers\n\n{_machine(servers)}\n\n{_race(servers)}\n"
         f"## The race on PostgreSQL and Redis\n\n{_machine(cluster)}\n\n{_race(cluster)}\n"
@@ -201,7 +201,7 @@ def _memory_and_disk(run: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _console_pages(run: dict[str, Any]) -> str:
-    """Returns one line for each section, with the slowest of its pages by median."""
+    """Returns a table with the slowest page of each section, by median."""
     settings = run["settings"]
     times = ("median", "slowest", "first", "processor")
     slowest: dict[str, str] = {}
@@ -240,7 +240,7 @@ def _table(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def main(words: list[str] | None = None, directory: Path = REFERENCE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.references", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail when a file is not up to date")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is not up to date")
     check = parser.parse_args(words).check
     outdated = []
     for name, text in documents().items():
@@ -251,7 +251,7 @@ def main(words: list[str] | None = None, directory: Path = REFERENCE) -> int:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
     if check and outdated:
-        print(f"references: not up to date: {', '.join(outdated)}; run: make docs")
+        print(f"references: not up to date: {', '.join(outdated)}; run `make docs`")
         return 1
     print(f"references: {len(outdated)} written" if outdated else "references: up to date")
     return 0

@@ -24,14 +24,14 @@ from tools.release_data import FIXTURES
 INSTALLED_WITHIN = 60.0  # seconds, including all checks in between
 STARTS_WITHIN = 20.0
 CURL = r"(?m)^  (curl .*)$"
-# Keep the variables that pip needs to reach its index. Remove those that could lead back into the checkout.
+# Keeps variables that pip needs to reach its index. Omits those that could make programs use the checkout.
 VARIABLES = {
     name: text for name, text in os.environ.items() if not name.startswith(("PETSTORE_", "PYTHON", "VIRTUAL_"))
 }
 
 
 class Installation:
-    """A new virtual environment, and an empty working directory."""
+    """A new virtual environment and an empty working directory."""
 
     def __init__(self, at: Path, python: str) -> None:
         self.bin = at / "environment/bin"
@@ -47,7 +47,7 @@ class Installation:
 
     @contextlib.contextmanager
     def running(self, command: str, port: int, *options: str) -> Iterator[str]:
-        """`petstore serve` or `petstore console`, once it listens: what it has printed by then."""
+        """Runs `petstore serve` or `petstore console`. Once it listens, yields what it has printed."""
         log = self.bin.parent / f"{command}.log"
         words = [str(self.bin / "petstore"), command, "--port", str(port), *options]
         with log.open("wb") as output:
@@ -59,7 +59,7 @@ class Installation:
                 time.sleep(0.05)
             yield log.read_text()
             process.terminate()
-            hold(process.wait(10) == 0, f"petstore {command} ends with 0: {log.read_text()}")
+            hold(process.wait(10) == 0, f"petstore {command} exits with 0: {log.read_text()}")
         finally:
             process.kill()
             process.wait()
@@ -80,23 +80,21 @@ def main() -> int:
             if os.getloadavg()[0] < 2 * (os.cpu_count() or 1):
                 hold(took < INSTALLED_WITHIN, f"installed and used within {INSTALLED_WITHIN:.0f} s: {took:.0f} s")
             else:
-                print(f"release-check: other work keeps this machine busy; {INSTALLED_WITHIN:.0f} s are NOT ASSERTED")
+                print(f"release-check: this machine is busy; the limit of {INSTALLED_WITHIN:.0f} s is NOT CHECKED")
             further_steps(here, wheel, client)
             version = here.run("python", "--version").strip()
         build_again()
     except Broken as error:
         print(f"release-check FAILED: {error}")
         return 1
-    print(
-        f"release-check: installed and used on {version} in {took:.0f} s; every archive made again has the same bytes"
-    )
+    print(f"release-check: installed and used on {version} in {took:.0f} s; every rebuilt archive has the same bytes")
     return 0
 
 
 def check_data_kept() -> None:
     """Raises Broken if the repository has no data of this version. Tests of the next version upgrade this data."""
     if not is_released():
-        print(f"release-check: {__version__} has no date in CHANGELOG.md; its kept data is NOT CHECKED")
+        print(f"release-check: {__version__} has no date in CHANGELOG.md; its data is NOT CHECKED")
         return
     hold(
         (FIXTURES / __version__ / "known.json").is_file(),
@@ -109,15 +107,15 @@ def first_steps(here: Installation, wheel: Path) -> None:
     """Takes the first steps of a user who has only Python and the wheel. Raises Broken."""
     here.install(str(wheel))
     port = free_port()
-    with here.running("serve", port, "--show-first-key") as said:
-        answer = run(here.directory, "sh", "-c", f"{found(CURL, said)[1]} --silent --show-error")
+    with here.running("serve", port, "--show-first-key") as printed:
+        answer = run(here.directory, "sh", "-c", f"{found(CURL, printed)[1]} --silent --show-error")
         hold(answer.startswith("HTTP/1.1 200 ") and answer.endswith("\n[]"), f"the printed curl line works: {answer}")
         load_page(f"http://127.0.0.1:{port}/docs")
     refused = here.run("petstore", "console", code=2)
-    hold(f"pip install './{wheel.name}[console]'" in refused, f"a missing extra is named: {refused}")
+    hold(f"pip install './{wheel.name}[console]'" in refused, f"the message names the missing extra: {refused}")
     here.install(f"{wheel}[console]")
-    with here.running("console", port) as said:
-        load_page(found(r"http://\S+", said)[0])
+    with here.running("console", port) as printed:
+        load_page(found(r"http://\S+", printed)[0])
 
 
 def further_steps(here: Installation, wheel: Path, client: Path) -> None:
@@ -132,20 +130,20 @@ def further_steps(here: Installation, wheel: Path, client: Path) -> None:
     here.run("petstore", "check")
     here.run("petstore", "deploy-files", "units")
     unit = (here.directory / "units/petstore.service").read_text()
-    hold(f"ExecStart={here.bin}/petstore serve\n" in unit, "the unit starts the petstore that is installed")
+    hold(f"ExecStart={here.bin}/petstore serve\n" in unit, "the unit starts the installed petstore")
     uv = Path(sys.executable).with_name("uv")
     run(here.directory, str(uv), "tool", "run", "--from", f"{wheel}[cluster,console]", "petstore", "--version")
 
 
 def build_again() -> None:
-    """Raises Broken if the source archives do not build the same archives as the checkout."""
+    """Raises Broken unless the source archives build the same archives as the checkout."""
     for archive in DIST.glob("*.tar.gz"):
         with temporary_directory() as at:
             subprocess.run(["tar", "-xzf", archive, "-C", at], check=True)
             (source,) = at.iterdir()
             build(source, at / "dist", source_date_epoch())
             for made in (at / "dist").iterdir():
-                hold(filecmp.cmp(made, DIST / made.name, shallow=False), f"{made.name} has the same bytes again")
+                hold(filecmp.cmp(made, DIST / made.name, shallow=False), f"{made.name} has the same bytes when rebuilt")
 
 
 def load_page(url: str) -> None:
@@ -161,7 +159,7 @@ def load_page(url: str) -> None:
 
 
 def found(pattern: str, text: str) -> re.Match[str]:
-    """Raises Broken."""
+    """Returns the match. Raises Broken if there is none."""
     match = re.search(pattern, text)
     hold(match, f"{pattern} is in {text}")
     assert match is not None

@@ -1,7 +1,7 @@
 """`python -m tools.release_data`: writes the data of this version to tests/fixtures/VERSION, for upgrade tests.
 
 There are two installations with the same history: one on SQLite and LMDB, one on PostgreSQL and Redis. Each service is
-killed at the end, so rows are in the write-ahead log, and the gate has admissions that are not in the usage. The
+killed at the end, so that some rows are only in the write-ahead log and some admissions are only in the gate. The
 command refuses to overwrite the data of a released version.
 """
 
@@ -36,7 +36,7 @@ FILES = ("live.db", "live.db-wal", "staging.db", "staging.db-wal", "gate.mdb")
 BAN_SECONDS = "3600"
 ONE = ("--plan", "enterprise", "--per-minute", "1", "--per-day", "1000")
 ROTATED = "rotated, new secret"
-# The names of the keys, and their options for `keys create`.
+# The name of each key, and its options for `keys create`.
 KEYS = {
     "free": ("--plan", "free"),
     "read only": ("--plan", "pro", "--scope", "read"),
@@ -47,12 +47,12 @@ KEYS = {
     "banned": ONE,
     "staging": ("--plan", "free", "--env", "staging"),
 }
-# The statuses that the service returned for `GET /pets` before it was killed.
+# The statuses of `GET /pets` with these keys before the service was killed. With the other keys, it was 200.
 ANSWERS = {"suspended": 401, "revoked": 401, "limited": 429, "banned": 429}
 
 
 class History:
-    """Performs the actions of clients and operators, and remembers what tests need to know about them."""
+    """Performs the actions of clients and operators, and records what tests need to know about them."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -76,8 +76,8 @@ class History:
                 self.create(name, f"{name}-{number}")
         self.operate()
         self.list("limited", "limited")
-        self.list("banned", "banned", "banned")  # one more refusal than its limit, which bans the key
-        self.list("free", "read only", ROTATED, "staging")  # not yet written to the usage by a worker
+        self.list("banned", "banned", "banned")  # more refusals than the limit, which bans the key
+        self.list("free", "read only", ROTATED, "staging")  # no worker has written these to the usage yet
         self.server.kill()
 
     def operate(self) -> None:
@@ -137,7 +137,7 @@ class History:
 
 
 async def interrupted_import(backends: Backends) -> None:
-    """Makes an import of four animals that was interrupted an hour ago, after two were added."""
+    """Creates an import of four animals that was interrupted an hour ago, after two had been added."""
     imports = backends.stores["live"].imports
     begun = await imports.begin("0" * 64, 4, ENTRY)
     added = [NewPet(f"interrupted.csv {number}", number) for number in range(2)]
@@ -146,7 +146,7 @@ async def interrupted_import(backends: Backends) -> None:
 
 def keep_files(history: History, target: Path) -> None:
     data, copy = history.server.data, history.server.data.with_name("copy")
-    shutil.copytree(data, copy)  # a backup opens the data and would clean it up
+    shutil.copytree(data, copy)  # because a backup opens the data and cleans it up
     Commands(Server(copy)).text("backup", str(target / "backup.zip"), "--force")
     with zipfile.ZipFile(target / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in FILES:
@@ -217,5 +217,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
+    argparse.ArgumentParser(description=__doc__).parse_args()  # rejects any other arguments
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""`python -m tools.screenshots`: takes the screenshots in docs/images/ from the demo data, at a fixed time.
+"""`python -m tools.screenshots`: takes the screenshots in docs/images/, with demo data and at a fixed time.
 
-It takes each page in light and dark mode, and saves the page's text next to the pictures.
+It captures each page in light and dark mode, and saves the page's text next to the pictures.
 tests/project/test_screenshots.py compares this text with the current page. The command needs Chromium.
 """
 
@@ -29,7 +29,7 @@ IMAGES = Path(__file__).parent.parent / "docs/images"
 COMMAND = ".venv/bin/python -m tools.screenshots"
 AT = datetime.datetime(2026, 11, 16, 22, 0, tzinfo=datetime.UTC)
 WIDTH, HEIGHT_MAX = 1280, 1200
-MARGIN = 12  # pixels below the last part
+MARGIN = 12  # pixels below the last part of the page
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 REFRESHED_WITHIN = 20_000  # milliseconds
 RANDOM_ID = re.compile(r"\b(key_|imp_)\w+|\b[0-9a-f]{32}\b")
@@ -37,7 +37,7 @@ RANDOM_ID = re.compile(r"\b(key_|imp_)\w+|\b[0-9a-f]{32}\b")
 
 def open_overview(page: Page) -> None:
     page.get_by_role("link", name="Overview").click()
-    # The console counts in the background, so missing or old numbers appear with the next refresh.
+    # The console counts in the background, so wait for the refresh that shows the current numbers.
     expect(page.locator("main")).not_to_contain_text(re.compile("Loading …|Counted"), timeout=REFRESHED_WITHIN)
     expect(page.locator("#to-bans b")).not_to_have_text("…", timeout=REFRESHED_WITHIN)
 
@@ -61,7 +61,7 @@ PAGES: dict[str, Callable[[Page], None]] = {"overview": open_overview, "key": op
 def demo_console(directory: Path) -> Iterator[Console]:
     """Starts a service and a console with demo data that was created at `AT`.
 
-    Waits for the service's first heartbeat. Until then, the console reports that the service has not run.
+    Waits for the service's first heartbeat, because until then the console reports that the service has not run.
     """
     server = Server(directory / "data")
     server.create()
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def draw(page: Page, file: Path) -> None:
-    """Saves a screenshot of the page. It ends below the last part that fits completely."""
+    """Saves a screenshot of the page, which ends below the last part that fits completely."""
     bottom = page.evaluate(
         """(max) => Math.max(...[...document.querySelectorAll("main > *, #refreshed > *")]
           .map((part) => part.getBoundingClientRect().bottom).filter((bottom) => bottom <= max))""",
@@ -127,5 +127,5 @@ def draw(page: Page, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()  # other arguments are mistakes
+    argparse.ArgumentParser(description=__doc__).parse_args()  # rejects any other arguments
     sys.exit(main())

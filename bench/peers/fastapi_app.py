@@ -1,22 +1,23 @@
 """A peer for the race: the pet store's three operations on FastAPI, SQLAlchemy, limits and uvicorn.
 
-Choices, and why:
+Design choices:
 
-- Plain ``def`` operations with sync sessions, which FastAPI runs in its threadpool: what its tutorial and its author's
-  project template show. An async engine brings nothing here, since aiosqlite is a thread per connection as well.
-- Authentication and rate limits are ``async def`` dependencies: they do no I/O, so a trip to a thread is saved.
-  For the same reason a session is opened in the operation and not in a dependency of its own.
-- A plain ASGI middleware adds the headers: ``BaseHTTPMiddleware`` costs a task and a stream per request.
-- Pydantic checks the body in strict mode, and encodes the answer without a second pass through ``response_model``.
-- One engine for reads and one with a single connection for writes: SQLite has one writer. WAL, synchronous=FULL and
-  BEGIN IMMEDIATE ... COMMIT for every create: on disk before the 201. An Idempotency-Key is looked up and recorded in
-  that transaction; a dependency with ``yield`` waits for a request in flight that uses the same key.
+- Operations are plain ``def`` functions with sync sessions, which FastAPI runs in its threadpool. This is what its
+  tutorial and its author's project template do. An async engine would not help, because aiosqlite also uses a thread
+  per connection.
+- Authentication and rate limits are ``async def`` dependencies, which saves switching to a thread, because they do
+  no I/O once a key is cached. For the same reason, sessions are opened in operations instead of in a dependency.
+- A plain ASGI middleware adds the headers, because ``BaseHTTPMiddleware`` costs a task and a stream per request.
+- Pydantic checks the body in strict mode, and encodes the response without a second pass through ``response_model``.
+- One engine reads. Another one writes over a single connection, because SQLite has one writer. WAL, synchronous=FULL
+  and BEGIN IMMEDIATE ... COMMIT ensure that every animal is on disk before the 201. An Idempotency-Key is looked up and
+  recorded in that transaction. A dependency with ``yield`` waits for a request in flight that uses the same key.
 
-Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never looked
-at again. Left out, since the race does not touch it: bans, scopes, staging, logs and metrics.
+In two ways, this peer does less work than petstore: it keeps its counters only in this process, and it never checks a
+cached key again. It has no bans, scopes, staging, logs or metrics, because the race does not use them.
 
-Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEYS (a file with one key in a line), PEER_SPENT_KEY
-(one request a day), PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
+Settings come from the environment: PEER_DB, PEER_PORT, PEER_KEYS (a file with one key per line), PEER_SPENT_KEY
+(a key for one request a day), PEER_PER_MINUTE, PEER_PER_DAY, PEER_SEED.
 """
 
 import asyncio
@@ -122,7 +123,7 @@ def open_engine(file: str, *, begin: str, connections: int) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
-        connection.isolation_level = None  # transactions begin below, not in the driver
+        connection.isolation_level = None  # transactions begin below instead of in the driver
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA busy_timeout=5000")
@@ -135,7 +136,7 @@ def open_engine(file: str, *, begin: str, connections: int) -> Engine:
 
 
 DB = os.environ.get("PEER_DB", "peer.db")
-# As many readers as the threadpool has threads.
+# One connection for each thread in the threadpool.
 READS = open_engine(DB, begin="BEGIN", connections=40)
 WRITES = open_engine(DB, begin="BEGIN IMMEDIATE", connections=1)
 
@@ -143,7 +144,7 @@ WRITES = open_engine(DB, begin="BEGIN IMMEDIATE", connections=1)
 @dataclass(frozen=True, slots=True)
 class Key:
     id: str
-    windows: tuple[RateLimitItem, RateLimitItem]  # day first: it speaks when both have as much left
+    windows: tuple[RateLimitItem, RateLimitItem]  # day first, so that the headers show the day if both are equal
 
 
 KEYS: dict[bytes, Key] = {}
@@ -172,19 +173,19 @@ async def authenticate(sent: Annotated[HTTPAuthorizationCredentials | None, Depe
 
 
 async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) -> Key:
-    # Nothing awaits between the test and the hits, so that the two windows move together.
+    # There is no await between the test and the hits, so that each request counts in both windows or in neither.
     admitted = all(LIMITER.test(window, key.id) for window in key.windows)
     if admitted:
         for window in key.windows:
             LIMITER.hit(window, key.id)
     stats = [(window, LIMITER.get_window_stats(window, key.id)) for window in key.windows]
     if admitted:
-        window, told = min(stats, key=lambda s: s[1].remaining)
+        window, usage = min(stats, key=lambda s: s[1].remaining)
     else:
-        window, told = max((s for s in stats if s[1].remaining == 0), key=lambda s: s[1].reset_time)
-    request.state.limits = (window.amount, told.remaining, math.ceil(told.reset_time))
+        window, usage = max((s for s in stats if s[1].remaining == 0), key=lambda s: s[1].reset_time)
+    request.state.limits = (window.amount, usage.remaining, math.ceil(usage.reset_time))
     if not admitted:
-        wait = max(1, math.ceil(told.reset_time - time.time()))
+        wait = max(1, math.ceil(usage.reset_time - time.time()))
         raise HTTPException(429, "rate_limit_exceeded", {"Retry-After": str(wait)})
     return key
 
@@ -223,7 +224,7 @@ async def claim_token(
 
 
 class Headers:
-    """Adds the request id and the rate limit headers, also to errors."""
+    """Adds the request id and the rate limit headers to all responses, including errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -302,7 +303,7 @@ def list_pets(
     status: PetStatus | None = None,
     cursor: str | None = None,
 ) -> Response:
-    query = select(PetRow).order_by(PetRow.id).limit(limit + 1)  # one more tells whether a next page exists
+    query = select(PetRow).order_by(PetRow.id).limit(limit + 1)  # one more, to see whether there is a next page
     if cursor is not None:
         query = query.where(PetRow.id > read_cursor(cursor))
     if status is not None:
@@ -334,12 +335,12 @@ def get_pet(pet_id: str) -> Response:
 @app.post("/v1/pets")
 def create_pet(new: NewPet, claim: Annotated[Claim | None, Depends(claim_token)]) -> Response:
     row = PetRow(name=new.name, category_id=new.categoryId, status=new.status)
-    with Session(WRITES, expire_on_commit=False) as session:  # the row is all there; do not read it again
+    with Session(WRITES, expire_on_commit=False) as session:  # do not read the complete row again
         earlier = find_earlier(session, claim) if claim else None
         if earlier is None:
             session.add(row)
             if claim:
-                session.flush()  # gives the animal its id
+                session.flush()  # assigns the animal's id
                 session.merge(
                     IdempotencyRow(
                         key_id=claim.key_id,
@@ -354,7 +355,7 @@ def create_pet(new: NewPet, claim: Annotated[Claim | None, Depends(claim_token)]
 
 
 def find_earlier(session: Session, claim: Claim) -> PetRow | None:
-    """The animal that an earlier request with the same token made. Deletes old records once a minute."""
+    """Returns the animal that an earlier request with the same token added. Deletes old records once a minute."""
     global pruned
     expired = time.time() - IDEMPOTENCY_LIFE
     if time.time() - pruned > PRUNE_EVERY:
@@ -375,7 +376,7 @@ def created(row: object, *, replayed: bool) -> Response:
 
 
 def key_rows() -> list[dict[str, bytes | int]]:
-    """The keys of the file, and one that may make one request a day."""
+    """Returns rows for the keys in the file, and for a key with a limit of one request a day."""
     per_minute, per_day = int(os.environ.get("PEER_PER_MINUTE", "60")), int(os.environ.get("PEER_PER_DAY", "1000"))
     secrets = [(secret, per_minute, per_day) for secret in Path(os.environ["PEER_KEYS"]).read_text().split()]
     return [
@@ -385,7 +386,7 @@ def key_rows() -> list[dict[str, bytes | int]]:
 
 
 def prepare() -> None:
-    """Makes the tables, the keys and, in an empty database, the same animals that every contender gets."""
+    """Creates the tables, the keys and, in an empty database, the animals that every contender gets."""
     Base.metadata.create_all(WRITES)
     animals = [
         {"name": f"Animal {i}", "category_id": i % 50, "status": STATUSES[i % 3]}
@@ -400,6 +401,6 @@ def prepare() -> None:
 
 if __name__ == "__main__":
     prepare()
-    # uvloop and httptools are what uvicorn[standard] would choose; no line is logged per request.
+    # uvicorn[standard] would also choose uvloop and httptools. Requests are not logged.
     port = int(os.environ.get("PEER_PORT", "8080"))
     uvicorn.run(app, port=port, access_log=False, log_level="warning", loop="uvloop", http="httptools")

@@ -1,18 +1,20 @@
-"""A peer for the race past one machine: FastAPI, SQLAlchemy on asyncpg, limits on Redis, uvicorn.
+"""A peer for the race in a cluster: FastAPI, SQLAlchemy on asyncpg, limits on Redis, uvicorn.
 
-Choices, and why:
+Design choices:
 
-- Everything ``async def``: with asyncpg and Redis' asyncio client nothing blocks, and a trip to a thread is saved.
-- ``limits``' own asyncio fixed-window limiter on Redis, both windows hit one after the other, which is how its
-  documentation shows several limits. A request that the second window refuses was counted in the first: the exactness
-  that petstore promises is not asked of this peer.
-- ``get_window_stats`` for the headers, once per window: the library has no call that decides and tells.
-- One transaction per create, ``synchronous_commit`` on: in the database's log before the 201.
-- An Idempotency-Key is looked up and recorded in the same transaction. Its primary key decides between two requests in
-  flight: the one that comes second is a conflict.
-- Models, headers, errors and cursors are those of the peer for one machine beside this file.
+- Everything is ``async def``, which saves switching to a thread. Neither asyncpg nor Redis' asyncio client blocks.
+- Both windows use the asyncio fixed-window limiter of ``limits`` on Redis, one after the other, as its documentation
+  shows for several limits. If the second window refuses a request, the first one has already counted it: this peer
+  does not have to be as exact as petstore.
+- ``get_window_stats`` provides the headers, with a call per window, because the library has no call that both decides
+  and returns them.
+- Each create request is one transaction, with ``synchronous_commit`` on, so it is in the database's log before the 201.
+- An Idempotency-Key is looked up and recorded in the same transaction. If two requests in flight use the same key, the
+  primary key makes the second one a conflict.
+- Models, headers, errors and cursors come from the peer for one machine, fastapi_app.py.
 
-Generous to this peer: its cached keys are never looked at again, so that a revoked one would go on.
+In one way, this peer does less work than petstore: it never checks a cached key again, so a revoked key would still
+work.
 
 Settings come from the environment: PEER_STORE, PEER_GATE, PEER_PORT, PEER_KEYS, PEER_SPENT_KEY,
 PEER_PER_MINUTE, PEER_PER_DAY and PEER_SEED.
@@ -123,12 +125,12 @@ async def admit(request: Request, key: Annotated[Key, Depends(authenticate)]) ->
         admitted = admitted and await LIMITER.hit(window, key.id)
     stats = [(window, await LIMITER.get_window_stats(window, key.id)) for window in key.windows]
     if admitted:
-        window, told = min(stats, key=lambda s: s[1].remaining)
+        window, usage = min(stats, key=lambda s: s[1].remaining)
     else:
-        window, told = max((s for s in stats if s[1].remaining == 0), key=lambda s: s[1].reset_time)
-    request.state.limits = (window.amount, told.remaining, math.ceil(told.reset_time))
+        window, usage = max((s for s in stats if s[1].remaining == 0), key=lambda s: s[1].reset_time)
+    request.state.limits = (window.amount, usage.remaining, math.ceil(usage.reset_time))
     if not admitted:
-        wait = max(1, math.ceil(told.reset_time - time.time()))
+        wait = max(1, math.ceil(usage.reset_time - time.time()))
         raise HTTPException(429, "rate_limit_exceeded", {"Retry-After": str(wait)})
     return key
 
@@ -151,7 +153,7 @@ async def list_pets(
     status: PetStatus | None = None,
     cursor: str | None = None,
 ) -> Response:
-    query = select(PetRow).order_by(PetRow.id).limit(limit + 1)  # one more tells whether a next page exists
+    query = select(PetRow).order_by(PetRow.id).limit(limit + 1)  # one more, to see whether there is a next page
     if cursor is not None:
         query = query.where(PetRow.id > read_cursor(cursor))
     if status is not None:
@@ -185,7 +187,7 @@ async def create_pet(
     request: Request, new: NewPet, key: Annotated[Key, Depends(admit)], token: IdempotencyToken = None
 ) -> Response:
     row = PetRow(name=new.name, category_id=new.categoryId, status=new.status)
-    async with AsyncSession(ENGINE, expire_on_commit=False) as session:  # the row is all there; do not read it again
+    async with AsyncSession(ENGINE, expire_on_commit=False) as session:  # do not read the complete row again
         if token is not None:
             digest = hashlib.sha256(await request.body()).digest()
             earlier = await find_earlier(session, key.id, token, digest)
@@ -193,13 +195,13 @@ async def create_pet(
                 return created(earlier, replayed=True)
         session.add(row)
         if token is not None:
-            await session.flush()  # gives the animal its id
+            await session.flush()  # assigns the animal's id
             session.add(
                 IdempotencyRow(key_id=key.id, token=token, body_digest=digest, pet_id=row.id, created=time.time())
             )
         try:
             await session.commit()
-        except IntegrityError:  # another request has used the token in the meantime
+        except IntegrityError:  # another request has used the token meanwhile
             await session.rollback()
             earlier = await find_earlier(session, key.id, token, digest)
             return created(earlier, replayed=True)
@@ -207,7 +209,7 @@ async def create_pet(
 
 
 async def find_earlier(session: AsyncSession, key_id: str, token: str, digest: bytes) -> PetRow | None:
-    """The animal that an earlier request with the same token made."""
+    """Returns the animal that an earlier request with the same token added."""
     record = await session.get(IdempotencyRow, (key_id, token))
     if record is None:
         return None
@@ -221,7 +223,7 @@ async def find_earlier(session: AsyncSession, key_id: str, token: str, digest: b
 
 
 async def prepare() -> None:
-    """Makes the tables, the keys and, in an empty database, the same animals that every contender gets."""
+    """Creates the tables, the keys and the animals that every contender gets."""
     animals = [
         {"name": f"Animal {i}", "category_id": i % 50, "status": STATUSES[i % 3]}
         for i in range(1, int(os.environ.get("PEER_SEED", "0")) + 1)

@@ -1,4 +1,4 @@
-"""Attacks by malicious clients, and their cost. There is one proof for each attack, all on loopback.
+"""Attacks by malicious clients, and what they cost the service. Each attack is one proof, and runs on loopback.
 
 A planted fault removes the bound that the proof tests (see `altered`).
 """

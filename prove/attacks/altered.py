@@ -1,7 +1,7 @@
 """`python -m prove.attacks.altered NAME[,NAME…] command …`: runs the petstore command with alterations.
 
-Most alterations remove a bound, to show that a proof notices this. Two do not: `lookups=FILE` writes the time of every
-lookup of an unknown key to a file, and `memory_max=BYTES` lowers a bound.
+Most alterations remove a bound or plant another fault, which a proof must notice. Two do not: `lookups=FILE` appends
+the time of every lookup of an unknown key to a file, and `memory_max=BYTES` lowers a bound.
 """
 
 import os
@@ -49,7 +49,7 @@ def targets_of_any_length(_: str) -> None:
 
 def bodies_at_once(_: str) -> None:
     _replace(connection, "PART_MAX", 10**9)
-    _replace(connection, "LARGE", 10**9)  # otherwise all responses over plain TCP share the bytes of one file
+    _replace(connection, "LARGE", 10**9)  # otherwise, all plain TCP responses would share one copy of the file
 
 
 def trailers_kept(_: str) -> None:
@@ -118,7 +118,7 @@ def all_received_kept(_: str) -> None:
 
 
 def backups_of_any_size(_: str) -> None:
-    copy = archive._copy  # its bound is not a named constant
+    copy = archive._copy  # its bound is an argument, not a named constant
     _replace(archive, "MANIFEST_MAX", 10**12)
     _replace(archive, "_copy", lambda source, target, _, progress: copy(source, target, 10**12, progress))
 
@@ -137,7 +137,7 @@ def files_that_others_can_read(_: str) -> None:
     _replace(petstore.cli, "UMASK", 0)
 
 
-def links_after_the_look(_: str) -> None:
+def links_after_the_check(_: str) -> None:
     from petstore import backends
 
     for module in (data_dir, backends):
@@ -147,7 +147,7 @@ def links_after_the_look(_: str) -> None:
 def links_followed(_: str) -> None:
     from petstore.observability import multiprocess
 
-    links_after_the_look("")
+    links_after_the_check("")
     _replace(os, "O_NOFOLLOW", 0)
     for module in (data_dir, multiprocess):
         _replace(module, "is_directory", Path.is_dir)
@@ -213,14 +213,14 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
     for each in (
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks, slow_bodies, all_received_kept,
-        backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, links_after_the_look,
+        backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, links_after_the_check,
         links_followed, metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 
 
 def program(*alterations: str | Path) -> list[str]:
-    """Returns the value for `Server.program`: the command, with the given alterations if there are any."""
+    """Returns the value for `Server.program`: the petstore command with these alterations, if any."""
     return ["prove.attacks.altered", ",".join(map(str, alterations))] if alterations else ["petstore"]
 
 

@@ -1,6 +1,6 @@
 """Forged backups with a valid checksum: more data than the manifest says, a huge manifest, SQL that runs on restore.
 
-Figures: the maximum memory and disk space used until a restore or a verification refuses one.
+Figures: the most memory and disk space that a restore or a verification uses before it refuses a backup.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from prove.attacks.altered import program
 from prove.attacks.processes import MEBIBYTE, megabytes
 from prove.proof import Figures, Parts, Scale
 
-MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # more than the command uses to refuse a text file
+MEMORY_MAX = DISK_MAX = 32 * MEBIBYTE  # memory is measured in addition to what refusing a text file uses
 TIMEOUT = 120
 
 
 def prove(scale: Scale) -> Figures:
-    # With the planted fault, the command uses as much as the file says. This exceeds the bounds, but fits any machine.
+    # With the planted fault, the command unpacks whole files. These exceed the bounds, but fit on any machine.
     behind, manifest = (2048, 1536) if scale.full and not scale.plant else (96, 96)
     words = program("backups_of_any_size", "backups_with_any_schema") if scale.plant else program()
     memory = disk = refused = 0
@@ -40,12 +40,12 @@ def prove(scale: Scale) -> Figures:
         for file in (behind_file, manifest_file, *forged):
             for command in (["restore", str(file)], ["backup", "--verify", str(file)])[: 2 if scale.full else 1]:
                 with parts.part():
-                    used, written, said = _run(words, command, data / file.stem)
+                    used, written, message = _run(words, command, data / file.stem)
                     memory, disk = max(memory, used - base), max(disk, written)
                     refused += 1
-                    hold(said.count("\n") == 1, f"{command[0]} of {file.name} is refused in one line: {said[-300:]}")
-                    hold(used - base <= MEMORY_MAX, f"{megabytes(used - base)} MiB of memory were taken")
-                    hold(written <= DISK_MAX, f"{megabytes(written)} MiB of disk were taken")
+                    hold(message.count("\n") == 1, f"{command[0]} refuses {file.name} in one line: {message[-300:]}")
+                    hold(used - base <= MEMORY_MAX, f"{megabytes(used - base)} MiB of memory were used")
+                    hold(written <= DISK_MAX, f"{megabytes(written)} MiB of disk space were used")
     parts.judge()
     return {"MiB behind a manifest that claims 100 bytes": behind, "MiB of a manifest": manifest,
             "with SQL that Petstore has not made": len(forged), "refused": refused,
@@ -64,7 +64,7 @@ def _with_forged_sql(data: Path) -> list[Path]:
 
 
 def _run(words: list[str], command: list[str], work: Path) -> tuple[int, int, str]:
-    """Returns the maximum bytes of memory and disk, and the message of the command. Raises Broken if it succeeds."""
+    """Runs a command that must fail. Returns its maximum memory and disk space, and its message. Raises Broken."""
     work.mkdir(exist_ok=True)
     variables = {**os.environ, "PETSTORE_DATA": str(work / "data"), "TMPDIR": str(work)}
     output = work.parent / "output"
@@ -76,9 +76,9 @@ def _run(words: list[str], command: list[str], work: Path) -> tuple[int, int, st
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     watcher.join(TIMEOUT)
-    said = output.read_text()
-    hold(process.returncode != 0, f"{' '.join(command)} fails, and says {said[-200:]}")
-    return usage.ru_maxrss * 1024, max(sizes), said
+    message = output.read_text()
+    hold(process.returncode != 0, f"{' '.join(command)} fails: {message[-200:]}")
+    return usage.ru_maxrss * 1024, max(sizes), message
 
 
 def _watch(process: subprocess.Popen[bytes], work: Path, sizes: list[int]) -> None:
@@ -95,6 +95,6 @@ def _size_of(directory: Path) -> int:
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # it has just been removed
+            with contextlib.suppress(FileNotFoundError):  # removed in the meantime
                 total += os.lstat(f"{parent}/{name}").st_blocks * 512
     return total

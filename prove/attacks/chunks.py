@@ -1,4 +1,4 @@
-"""Bodies in the smallest possible chunks, with and without a key. Figure: how long one of them blocks the worker."""
+"""Bodies in the smallest possible chunks, with and without a key. Figure: how long one body blocks the worker."""
 
 import socket
 import time
@@ -12,10 +12,10 @@ from prove.proof import Figures, Scale
 
 LIMIT = 0.020  # seconds of CPU time
 BODY = 64 * 1024
-CHUNKS = 8_192  # the maximum for a body
+CHUNKS = 8_192  # the most that a body may have
 PIECE = 64 * 1024
-QUIET = 0.025  # seconds for a million iterations of an empty loop. Above this value, the machine is too busy
-TIMES_SLOWER = 5  # factor for the limit while other tests are running
+QUIET = 0.025  # seconds for an empty loop of a million iterations. Above this value, the machine is too busy
+TIMES_SLOWER = 5  # the limit is this many times higher while other tests are running
 
 
 def prove(scale: Scale) -> Figures:
@@ -34,7 +34,7 @@ def prove(scale: Scale) -> Figures:
                     before = worker.cpu_seconds
                     _exchange(server.port, message, status)
                     seconds.append(worker.cpu_seconds - before)
-                # Other work can only make it slower, so use the minimum.
+                # Use the minimum, because other work can only make a request slower.
                 costs[kind] = min(seconds)
     worst = max(costs.values())
     limit = LIMIT if scale.full else TIMES_SLOWER * LIMIT
@@ -45,9 +45,9 @@ def prove(scale: Scale) -> Figures:
 
 
 def _cases(key: bytes) -> Iterator[tuple[str, bytes, bytes, bytes]]:
-    """Returns the name, the header line with the key, the status, and the body of each case.
+    """Yields the name, the header line with the key, the expected status, and the body of each case.
 
-    The second body is read completely and is then invalid, so that the figure does not include a write to the store.
+    The second body is read completely and then found invalid, so the figure does not include a write to the store.
     """
     single = b"1\r\n \r\n" * BODY + b"0\r\n\r\n"
     most = b"".join(b"8;%04x\r\n[       \r\n" % number for number in range(CHUNKS)) + b"0\r\n\r\n"
@@ -63,9 +63,9 @@ def _exchange(port: int, message: bytes, status: bytes) -> None:
             try:
                 connection.sendall(message[start : start + PIECE])
             except OSError:
-                break  # there is already a response
+                break  # the service has already responded
         answer = connection.recv(65536)
-    hold(answer.startswith(b"HTTP/1.1 " + status), f"the request is answered {status!r}, not {answer[:40]!r}")
+    hold(answer.startswith(b"HTTP/1.1 " + status), f"the request gets a {status!r}, not {answer[:40]!r}")
 
 
 def _seconds_of_a_loop() -> float:

@@ -14,8 +14,8 @@ from prove.proof import Figures, Scale
 OTHER_ADDRESS = "127.0.0.2"
 TIMEOUT = 10.0
 ANSWERED_WITHIN = 1.0  # seconds
-COUNT, PER_ADDRESS = 10_000, 4_096  # the second is the default of --connections-per-address
-SPARE = 200  # descriptors that this process needs for other things
+COUNT, PER_ADDRESS = 10_000, 4_096  # PER_ADDRESS is the default of --connections-per-address
+SPARE = 200  # descriptors that this process needs for other purposes
 
 
 def prove(scale: Scale) -> Figures:
@@ -23,7 +23,7 @@ def prove(scale: Scale) -> Figures:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count, bound = (min(COUNT, most - SPARE), PER_ADDRESS) if scale.full else (60, 20)
     options = [] if scale.full else ["--connections-per-address", str(bound)]
-    if scale.plant:  # a bound that is too high to be reached on this machine
+    if scale.plant:  # a bound that this machine cannot reach
         options = ["--connections-per-address", "1000000"]
     with (
         temporary_directory() as data,
@@ -44,10 +44,10 @@ def prove(scale: Scale) -> Figures:
         lines, seconds = server.log.read_text().count("connection refused"), time.monotonic() - began
         time.sleep(1.0)  # until the worker has closed them and serves this address again
         counted = int(scrape(server).value("petstore_refused_connections_total", reason="per_address"))
-    hold(kept <= bound, f"{kept} connections of one address are open, and {bound} may be")
+    hold(kept <= bound, f"{kept} connections from one address are open, but only {bound} may be")
     hold(refused >= count - bound, f"only {refused} of {count} connections were refused")
-    hold(counted >= refused, f"the metric says {counted}, and {refused} connections were refused")
-    hold(1 <= lines <= seconds + 1, f"the log has {lines} lines about it, after {seconds:.1f} s")
+    hold(counted >= refused, f"the metric says {counted}, but {refused} connections were refused")
+    hold(1 <= lines <= seconds + 1, f"the log has {lines} lines about refused connections after {seconds:.1f} s")
     if scale.full:
         hold(slowest <= ANSWERED_WITHIN, f"a client of another address waited {slowest:.2f} s")
     return {"connections": count, "kept": kept, "refused": refused, "lines in the log": lines,
@@ -69,7 +69,7 @@ def _is_refused(connection: socket.socket) -> bool:
 
 
 def _seconds_until_answered(port: int, request: bytes) -> float:
-    """Returns the response time for another address. Raises Broken unless the status is 200."""
+    """Returns how long a client at another address waits for its response. Raises Broken unless it is a 200."""
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), TIMEOUT, (OTHER_ADDRESS, 0)) as connection:
         connection.sendall(request)

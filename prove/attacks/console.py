@@ -1,4 +1,4 @@
-"""Endless forms, contradictory lengths and unfinished heads at the console before sign-in. It serves other clients."""
+"""Sends the console endless forms, contradictory lengths and unfinished heads before sign-in. It must serve others."""
 
 import contextlib
 import socket
@@ -70,14 +70,14 @@ def _lines(console: Console) -> int:
 
 
 def _page(console: Console) -> float:
-    """Returns the seconds until the sign-in page is loaded. Raises Broken."""
+    """Returns how many seconds the sign-in page takes to load. Raises Broken."""
     began = time.monotonic()
     try:
         answer = httpx.get(console.origin + "/sign-in", timeout=TIMEOUT)
     except httpx.TransportError as error:
-        hold(False, f"the sign-in page is answered, not {error!r}")
+        hold(False, f"the sign-in page loads: {error!r}")
     else:
-        hold(answer.status_code == 401, f"the sign-in page is there, not {answer.status_code}")
+        hold(answer.status_code == 401, f"the sign-in page has the status 401, not {answer.status_code}")
     return time.monotonic() - began
 
 
@@ -90,7 +90,7 @@ def _lengths(console: Console, endless: int) -> float:
 
 
 def _stopped(console: Console, framing: str, endless: int) -> float:
-    """Returns the seconds until the console closes the connection. Raises Broken if it reads everything."""
+    """Returns how many seconds the console takes to close the connection. Raises Broken if it reads everything."""
     head = (
         f"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1:{console.port}\r\nOrigin: {console.origin}\r\n"
         f"Content-Type: application/x-www-form-urlencoded\r\n{framing}\r\n\r\n"

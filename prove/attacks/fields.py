@@ -1,4 +1,4 @@
-"""The heads and bodies that are slowest to parse, at the service and at the console. Figure: the CPU time of each."""
+"""Sends the service and the console the heads and bodies that take longest to parse. Figure: the CPU time of each."""
 
 import itertools
 import socket
@@ -12,8 +12,8 @@ from prove.proof import Figures, Parts, Scale
 
 HEAD_LIMIT, BODY_LIMIT = 0.001, 0.020  # seconds of CPU time
 ATTEMPTS = 3
-TIMES_SLOWER = 5  # factor for the limits while other tests are running
-LONG, PARSED = 31_000, 500  # bytes of a field: almost the maximum of a head, and a size within every bound
+TIMES_SLOWER = 5  # the limits are this many times higher while other tests are running
+LONG, PARSED = 31_000, 500  # bytes of a field: almost a whole head, and a length within every bound
 BODY = 64 * 1024
 FIELDS = (
     b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Type", b"Cookie", b"If-None-Match",
@@ -21,7 +21,7 @@ FIELDS = (
 )  # fmt: skip
 FILLINGS = (b",", b";", b"a,", b"*;q=1,", b'"",', b"Bearer ", b"\xe9")
 PREFERENCES = (b",", b'"', b',"', b'"",', b"a=1,", b'a="1";', b"a=")
-NUMBER = b"NUMBER"  # in a message, replaced with a different number each time, so that no response is cached
+NUMBER = b"NUMBER"  # replaced with a different number in each message, so that no response is cached
 QUERIES = (b"a&", b"%&", b"%61&", b"&", b"=", b"limit=%31", b"cursor=+%41")
 
 
@@ -98,7 +98,7 @@ def _bodies(listener: Listener) -> Iterator[tuple[str, bytes]]:
 
 
 def _cost(listener: Listener, message: bytes, times: int, limit: float) -> float:
-    """Returns the CPU time in seconds. If it exceeds the limit, measures again, because the machine may be busy."""
+    """Returns the CPU time in seconds. Measures again if it exceeds the limit, because the machine may be busy."""
     for _ in range(ATTEMPTS):
         found = statistics.median(_once(listener, listener.process, message) for _ in range(times))
         if found <= limit:

@@ -1,6 +1,6 @@
-"""Another user on the same machine tries to open every file, after every kernel event and continuously in between.
+"""Another user on the same machine tries to open every file, after every file event and continuously in between.
 
-A service, commands, backups and a restore run in a directory that everybody can list, with umask 000.
+Meanwhile, a service, commands, backups and a restore run with umask 000 in a directory that every user can list.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def prove(scale: Scale) -> Figures:
     events, opened = seen[0], sorted({*seen[1:], *watch.read})
     hold(not opened, f"another user could open {len(opened)} files: {opened[:3]}")
     hold(not watch.open_modes, f"files have permissions for others: {sorted(watch.open_modes)[:3]}")
-    hold({"live.db", "gate.mdb", f"backup-{rounds - 1}.zip"} <= watch.names, "the files were there to be seen")
+    hold({"live.db", "gate.mdb", f"backup-{rounds - 1}.zip"} <= watch.names, "the expected files were seen")
     return {"rounds": rounds, "events": int(events), "files seen": len(watch.names), "opened by another user": 0}
 
 
@@ -66,7 +66,7 @@ def _command(server: Server, words: list[str], *command: str) -> None:
 
 @contextlib.contextmanager
 def _other_user(directory: Path) -> Iterator[list[str]]:
-    """Runs a process as the user nobody, which opens all it can at each event. Yields the event count and the paths."""
+    """Opens files as the user nobody at each event. Yields a list, which gets the event count and opened paths."""
     seen: list[str] = []
     stop_read, stop_write = os.pipe()
     result_read, result_write = os.pipe()

@@ -1,6 +1,7 @@
-"""Connections that send large unfinished heads and disconnect. Figure: how much memory of a worker they leave behind.
+"""Connections that send large unfinished heads and disconnect. Figure: how much memory a worker still uses for them.
 
-There are three kinds: a head at its bounds, 7,500 short fields, and one field of 60 KB. The last two exceed a bound.
+There are three kinds: a head just within the bounds, 7,500 short fields, and one field of 60 KB. The last two exceed a
+bound.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ def prove(scale: Scale) -> Figures:
                 growth.append(_growth_after(worker, before, scale))
             answer = raw(server.port, PLAIN)
     hold(answer.startswith(b"HTTP/1.1 401"), "the worker answers afterwards")
-    hold(max(growth) <= WITHIN, f"{SECONDS:.0f} s after they left, memory is {megabytes(max(growth))} MiB above before")
+    hold(max(growth) <= WITHIN, f"{SECONDS:.0f} s after they left, memory is {megabytes(max(growth))} MiB higher")
     return {"rounds": rounds, "connections": count, "memory before MiB": megabytes(before),
             "most above it MiB": megabytes(max(growth))}  # fmt: skip
 
@@ -54,15 +55,15 @@ def _abandon(port: int, count: int, worker: Process, sockets: int) -> None:
 
 
 def _wait_until_held(worker: Process, sockets: int) -> None:
-    """Waits until the worker has accepted the connections, which the kernel completes earlier."""
+    """Waits until the worker has accepted the connections, because the kernel completes them earlier. Raises Broken."""
     deadline = time.monotonic() + SECONDS
     while worker.sockets <= sockets and time.monotonic() < deadline:
         time.sleep(0.01)
-    hold(worker.sockets > sockets, "the worker holds the heads that are within the bounds")
+    hold(worker.sockets > sockets, "the worker keeps connections whose heads are within the bounds")
 
 
 def _growth_after(worker: Process, before: int, scale: Scale) -> int:
-    """Returns the growth after 5 s. At the short scale, returns as soon as the memory has been freed."""
+    """Returns the memory growth after 5 s, or at the short scale as soon as the memory has been freed."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if not scale.full and worker.memory - before <= WITHIN and not scale.plant:

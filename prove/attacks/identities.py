@@ -1,7 +1,8 @@
-"""Many clients, each with its own key, send randomly split pipelines with heads of other clients in their bodies.
+"""Clients with different keys send pipelined requests in random pieces, and hide each other's requests in bodies.
 
-Each key has a different limit, so `X-RateLimit-Limit` identifies the key that a request was counted for, and
-`X-RateLimit-Remaining` its position. A response is wrong if either does not match what the client sent.
+Each key has a different limit, so `X-RateLimit-Limit` shows which key a request was counted for, and
+`X-RateLimit-Remaining` shows its position among the key's requests. A response is wrong if either does not match what
+the client sent.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ class Message(NamedTuple):
     method: str
     status: int
     name: str | None = None  # the name of the animal in the response
-    may_be_last: bool = False  # the service does not read its body, and closes unless all of it has arrived
+    may_be_last: bool = False  # the service may close afterwards, because it does not read the body
 
 
 def prove(scale: Scale) -> Figures:
@@ -49,8 +50,8 @@ def prove(scale: Scale) -> Figures:
             page = server.act(lambda backends: backends.stores["live"].pets.page(after=0, limit=10**6, status=None))
     stored = Counter(pet.name for pet in page.pets)
     unknown = sum(client.unavailable for client in clients)
-    hold(not Counter(names) - stored, "every acknowledged animal exists, once for each answer")
-    hold(stored.total() - len(names) <= unknown, f"{len(names)} animals were acknowledged, and {stored.total()} exist")
+    hold(not Counter(names) - stored, "every acknowledged animal exists, once for each acknowledgement")
+    hold(stored.total() - len(names) <= unknown, f"{len(names)} animals were acknowledged, but {stored.total()} exist")
     return {"messages": sum(client.count for client in clients), "clients": CLIENTS,
             "pipelines": sum(client.pipelines for client in clients), "creates": len(names),
             "not answered by the store in time": unknown,
@@ -61,7 +62,7 @@ async def _all(clients: list["Client"], each: int) -> None:
     tasks = [asyncio.ensure_future(client.run(each)) for client in clients]
     try:
         await asyncio.gather(*tasks)
-    finally:  # after the first wrong response, the other clients also stop
+    finally:  # stop the other clients too after the first wrong response
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,14 +91,14 @@ def _head(method: str, target: str, secret: str, *lines: str) -> bytes:
 
 class Client:
     def __init__(self, port: int, number: int, key: Key, heads: list[bytes]) -> None:
-        """`heads` are complete requests of all clients, to be hidden in bodies."""
+        """`heads` has a complete request of each client, to be hidden in bodies."""
         self._port, self._number, self._secret, self._heads = port, number, key.secret, heads
         self._dice = random.Random(number)
         self.count = self.pipelines = self.unavailable = self.timed_out = 0
         self.acknowledged: list[str] = []
 
     async def run(self, messages: int) -> None:
-        """Raises Broken for a wrong answer."""
+        """Sends this many messages. Raises Broken if a response is wrong."""
         while self.count < messages:
             number = min(messages - self.count, self._dice.randint(1, PIPELINE_MAX))
             pipeline = [self._message(self.count + each) for each in range(number)]
@@ -109,7 +110,8 @@ class Client:
             last = pipeline[len(answers) - 1]
             complete = len(answers) == number or (answers and last.may_be_last and answers[-1].field("connection"))
             hold(
-                complete, f"{number} messages have answers {[answer.status for answer in answers]}: {last.sent[:60]!r}"
+                complete,
+                f"{number} messages got the responses {[answer.status for answer in answers]}: {last.sent[:60]!r}",
             )
             for message, answer in zip(pipeline, answers, strict=False):
                 self.count += 1
@@ -119,7 +121,7 @@ class Client:
                 progress(f"identities: {CLIENTS * self.count:,} messages")
 
     def _time_out(self, answer: Response) -> None:
-        """Handles a message that did not arrive in time. It is counted if its head did, and must have no effect."""
+        """Handles a message that did not arrive in time. It must have no effect, but is counted if its head arrived."""
         self.timed_out += 1
         if answer.field("x-ratelimit-limit") == str(DAY + self._number):
             self.count += 1
@@ -129,11 +131,11 @@ class Client:
         if answer.status == 503 and message.name is not None:
             self.unavailable += 1
             message = message._replace(status=503, name=None)
-        told = (answer.status, answer.field("x-ratelimit-limit"), answer.field("x-ratelimit-remaining"))
+        actual = (answer.status, answer.field("x-ratelimit-limit"), answer.field("x-ratelimit-remaining"))
         expected = (message.status, str(limit), str(limit - self.count))
-        hold(told == expected, f"client {self._number} expected {expected} and got {told}: {message.sent[:60]!r}")
+        hold(actual == expected, f"client {self._number} expected {expected} but got {actual}: {message.sent[:60]!r}")
         if message.name is not None:
-            hold(json.loads(answer.body)["name"] == message.name, f"the answer to {message.name} is {answer.body!r}")
+            hold(json.loads(answer.body)["name"] == message.name, f"the response for {message.name} is {answer.body!r}")
             self.acknowledged.append(message.name)
 
     async def _exchange(self, pipeline: list[Message]) -> list[Response]:
@@ -185,7 +187,7 @@ class Client:
         return Message(self._posted(animal), "POST", 201, name)
 
     def _posted(self, body: bytes) -> bytes:
-        """Returns a POST with a length, or with random chunks and a trailer that looks like another client's key."""
+        """Returns a POST with a length, or in random chunks, sometimes with another client's key in a trailer."""
         if self._dice.random() < 0.5:
             return _head("POST", "/v1/pets", self._secret, f"Content-Length: {len(body)}") + body
         sent = _head("POST", "/v1/pets", self._secret, "Transfer-Encoding: chunked")

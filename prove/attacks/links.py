@@ -1,7 +1,7 @@
-"""The service's user puts links into the data directory, where root runs commands. Others can write to directories.
+"""The service's user puts links into the data directory, where root then runs commands.
 
-Each link is also tested as if it had been created after the check of the directory. Figures: the commands of root, and
-the files outside the directory that have changed afterwards.
+Each link is also tested as if it had been created after the directory was checked. Directories with other owners or
+that other users can write to are tested too. Figures: the commands that root ran, and the outside files that changed.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from prove.proof import Figures, Scale
 TIMEOUT = 60
 LIST, ADD, SERVE = ("keys", "list"), ("keys", "create", "--plan", "free"), ("serve",)
 BACKUP, RESTORE, EXPORT = ("backup", "made.zip", "--force"), ("restore", "backup.zip", "--force"), ("pets", "export")
-# A name in the data directory, whether the link points to a directory, and the command that would follow it.
+# For each link: its name in the data directory, whether it points to a directory, and a command that would follow it.
 LINKS = (
     ("lock", False, LIST), ("live.db", False, ADD), ("live.db-turn", False, ADD), ("live.db-wal", False, ADD),
     ("gate.mdb", False, LIST), ("gate.mdb-boot", False, LIST), ("last-backup", False, BACKUP), ("metrics", True, SERVE),
     ("metrics/lock", False, SERVE), ("metrics/counter_0.db", False, SERVE), ("restore", True, LIST),
     ("restore.part", True, RESTORE),
 )  # fmt: skip
-# LMDB opens this file and would follow the link, so only the check makes it safe.
-LOOKED_FOR = (("gate.mdb-lock", False, LIST),)
+# LMDB opens this file and would follow the link, so only the check of the directory prevents that.
+ONLY_CHECKED = (("gate.mdb-lock", False, LIST),)
 COMMANDS = (LIST, ADD, BACKUP, RESTORE, SERVE)
 
 
@@ -58,7 +58,7 @@ def prove(scale: Scale) -> Figures:
             with _precious(place, False) as precious, _data(place) as data:
                 (place / "pets.csv.part").symlink_to(precious)
                 hold(_run(words, place, data, (*EXPORT, str(place / "pets.csv"))) == 0, "the export succeeds")
-                hold(not (place / "pets.csv").is_symlink(), "the export is a file of its own")
+                hold(not (place / "pets.csv").is_symlink(), "the export is a new file")
                 (place / "pets.csv.part").unlink()
                 (place / "pets.csv").unlink()
         refused = sum(_owned_by_another(place, command) for command in COMMANDS[: None if scale.full else 2])
@@ -68,25 +68,25 @@ def prove(scale: Scale) -> Figures:
 
 
 def _programs(scale: Scale) -> list[list[str]]:
-    return [program("links_followed")] if scale.plant else [program(), program("links_after_the_look")]
+    return [program("links_followed")] if scale.plant else [program(), program("links_after_the_check")]
 
 
 def _links(scale: Scale, words: list[str]) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
-    """Returns the links to test. The check treats all alike, so the short scale uses only the first and the last."""
+    """Returns the links to test. The check treats all alike, so the short scale tests only the first and the last."""
     if words != program():
         return LINKS
-    return LINKS + LOOKED_FOR if scale.full else LINKS[:1] + LOOKED_FOR
+    return LINKS + ONLY_CHECKED if scale.full else LINKS[:1] + ONLY_CHECKED
 
 
 def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) -> int:
-    """Runs a command and returns its exit code. Stops a service that starts."""
+    """Runs a command and returns its exit code. Stops the service if the command starts one."""
     if command == SERVE:
         server = Server(data)
         server.program = words
         try:
             server.start()
             return server.stop()
-        except AssertionError:  # it refused to start
+        except AssertionError:  # the service refused to start
             return 2
         finally:
             server.kill()
@@ -98,7 +98,7 @@ def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) ->
 
 @contextlib.contextmanager
 def _precious(place: Path, is_directory: bool) -> Iterator[Path]:
-    """Creates a file of root, or a directory with such files. Raises Broken if anything has changed at the end."""
+    """Creates a file owned by root, or a directory of such files. Raises Broken if anything has changed at the end."""
     precious = place / "precious"
     if is_directory:
         for directory in (precious, precious / "new", precious / "old"):
@@ -113,7 +113,7 @@ def _precious(place: Path, is_directory: bool) -> Iterator[Path]:
         yield precious
         after = _state(precious)
         changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-        hold(not changed, f"a command of root changed {changed} outside the data directory")
+        hold(not changed, f"a command that root ran changed {changed} outside the data directory")
     finally:
         shutil.rmtree(precious) if is_directory else precious.unlink()
 
@@ -131,7 +131,7 @@ def _state(path: Path) -> dict[str, tuple[object, ...]]:
 
 @contextlib.contextmanager
 def _data(place: Path) -> Iterator[Path]:
-    """Creates a data directory of the user nobody, with a key and an animal."""
+    """Creates a data directory with an animal, owned by the user nobody."""
     original, data = place / "original", place / "data"
     if not original.exists():
         commands = Commands(Server(original))
@@ -151,14 +151,14 @@ def _owned_by_another(place: Path, command: tuple[str, ...]) -> bool:
         for path in data.iterdir():
             os.chown(path, 0, 0)
         before = _state(data)
-        hold(_run(program(), place, data, command) == 2, f"{command} is refused in a directory of another user")
-        hold(_state(data) == before, f"{command} changes nothing there")
+        hold(_run(program(), place, data, command) == 2, f"{command} is refused if another user owns the files")
+        hold(_state(data) == before, f"{command} does not change these files")
     return True
 
 
 def _writable_by_others(place: Path, mode: int) -> None:
     with _data(place) as data:
         data.chmod(mode)
-        hold(_run(program(), place, data, LIST) == 0, "root takes the permission to write away and goes on")
+        hold(_run(program(), place, data, LIST) == 0, "root removes the write permission and continues")
         left = stat.S_IMODE(data.stat().st_mode)
-        hold(left == mode & ~0o022, f"of mode {mode:o} is left {left:o}")
+        hold(left == mode & ~0o022, f"the mode {mode:o} becomes {left:o}")

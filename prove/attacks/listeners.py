@@ -1,4 +1,4 @@
-"""The targets of attacks: the service or the console, over plain TCP or TLS, in one process with its bounds."""
+"""The targets of attacks: the service or the console, over plain TCP or TLS, served by a single process."""
 
 import contextlib
 import re
@@ -18,7 +18,7 @@ from prove.attacks.altered import program
 from prove.attacks.processes import Process, worker_of
 
 TIMEOUT = 10.0
-READ_BUFFER = 4096  # bytes, of a client that does not read
+READ_BUFFER = 4096  # bytes that a client can receive without reading them
 KINDS = tuple((name, scheme) for name in ("service", "console") for scheme in ("http", "https"))
 
 
@@ -27,14 +27,14 @@ class Listener(NamedTuple):
     port: int
     process: Process
     tls: ssl.SSLContext | None
-    fields: bytes  # fields of every request, such as Host
-    form: bytes  # additional fields of a POST to `posts` whose body is read
+    fields: bytes  # header fields of every request, such as Host
+    form: bytes  # additional header fields that a POST to `posts` needs so that its body is read
     posts: bytes  # a path
-    largest: bytes  # the path of its largest file
+    largest: bytes  # the path of the largest file
     staging_key: bytes = b""  # the header field with a staging key, if there is one
 
     def connect(self, number: int = 0) -> socket.socket:
-        """Opens a connection. `number` chooses one of 40 addresses. Raises OSError."""
+        """Opens a connection from one of 40 addresses, which `number` selects. Raises OSError."""
         plain = socket.socket()
         try:
             plain.settimeout(TIMEOUT)
@@ -50,7 +50,7 @@ class Listener(NamedTuple):
         return method + b" " + path + b" HTTP/1.1\r\n" + self.fields + b"".join(lines) + b"\r\n" + body
 
     def status(self, message: bytes, number: int = 0) -> int:
-        """Returns the status of the response to one message on a separate connection. Raises Broken."""
+        """Sends a message on a new connection, and returns the status of the response. Raises Broken."""
         with self.connect(number) as connection:
             send(connection, message)
             try:
@@ -62,7 +62,7 @@ class Listener(NamedTuple):
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Sends as much as the other side accepts immediately, and again half a second later."""
+    """Sends as much as the other side accepts within half a second."""
     connection.settimeout(0.5)
     with contextlib.suppress(OSError):
         connection.sendall(data)
@@ -99,7 +99,7 @@ def listening(place: Path, name: str, scheme: str, *alterations: str) -> Iterato
 
 
 def _file(origin: str, page: str, pattern: str) -> bytes:
-    """Returns the path of a file that a page uses, after reading it once."""
+    """Returns the path of a file that a page uses, after requesting the file with and without compression."""
     with httpx.Client(base_url=origin, verify=False, timeout=TIMEOUT, headers={"Accept": "text/html"}) as client:
         found = re.search(pattern, client.get(page).text)
         hold(found, f"{page} has a {pattern}")

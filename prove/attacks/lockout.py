@@ -1,4 +1,4 @@
-"""Wrong tokens from one address behind a proxy. An operator at another address behind the proxy can still sign in."""
+"""An address behind a proxy sends wrong tokens. An operator at another address behind the proxy can still sign in."""
 
 from collections import Counter
 
@@ -31,9 +31,9 @@ def prove(scale: Scale) -> Figures:
             lines = len(console.output.read_text().splitlines()) - lines
         finally:
             console.stop()
-    hold(set(statuses) == {401, 429}, f"wrong tokens are 401, and soon 429: {dict(statuses)}")
-    hold(status == 303, f"the operator at another address signs in, and is not answered {status}")
-    hold(lines <= LINES_MAX, f"{2 * TRIES} wrong tokens made {lines} lines in the log")
+    hold(set(statuses) == {401, 429}, f"wrong tokens get a 401, and soon a 429: {dict(statuses)}")
+    hold(status == 303, f"the operator at another address can sign in, but got a {status}")
+    hold(lines <= LINES_MAX, f"{2 * TRIES} wrong tokens caused {lines} lines in the log")
     return {"wrong tokens": 2 * TRIES, "of them looked up": statuses[401], "lines in the log": lines,
             "operator elsewhere behind the same proxy": "signed in"}  # fmt: skip
 

@@ -10,21 +10,21 @@ from prove.attacks.listeners import KINDS, Listener, listening
 from prove.attacks.processes import MEBIBYTE, megabytes
 from prove.proof import Figures, Parts, Scale
 
-# A request to the console takes a millisecond of CPU time, so the waiting time of others would only measure that.
+# Waiting times are not checked for the console, because its requests take a millisecond of CPU time each.
 COUNTS = {"service": 3_000, "console": 1_000}
 SHORT_COUNTS = {"service": 300, "console": 300}
 SHORT_MAX = 8 * MEBIBYTE
-# Memory of Python itself: caches that fill up, and blocks that the allocator does not release.
-BESIDE_THEM = 24 * MEBIBYTE
+# Allowed for Python itself: caches that fill up, and blocks that the allocator does not release.
+OVERHEAD = 24 * MEBIBYTE
 ANSWERED_WITHIN = 1.0  # seconds
-OTHER = 39  # one of the attacking addresses
+OTHER = 39  # the number of the only address that does not attack
 
 
 def prove(scale: Scale) -> Figures:
     counts, bound = (COUNTS, MEMORY_MAX) if scale.full else (SHORT_COUNTS, SHORT_MAX)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < max(counts.values()) + 200:
-        raise Skipped(f"a process may open {most} files")
+        raise Skipped(f"a process may open only {most} files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     alterations = ["any_memory"] if scale.plant else [] if scale.full else [f"memory_max={bound}"]
     figures: Figures = {
@@ -39,7 +39,7 @@ def prove(scale: Scale) -> Figures:
             figures[f"MiB, {listener.name}"] = megabytes(most)
             figures[f"slowest other ms, {listener.name}"] = round(1000 * slowest)
             with parts.part():
-                hold(most <= bound + BESIDE_THEM, f"{listener.name} grew by {megabytes(most)} MiB")
+                hold(most <= bound + OVERHEAD, f"{listener.name} grew by {megabytes(most)} MiB")
                 if scale.full and name == "service":
                     hold(slowest <= ANSWERED_WITHIN, f"{listener.name}: another client waited {slowest:.2f} s")
     parts.judge()
@@ -47,7 +47,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _attacked(listener: Listener, count: int) -> tuple[int, float]:
-    """Returns the growth of the memory in bytes, and the longest time that another client waited."""
+    """Returns the memory growth in bytes, and the longest time that a client at another address waited."""
     messages = _messages(listener)
     plain = listener.request(
         b"GET", b"/sign-in" if b"127." in listener.fields else b"/healthz", b"Connection: close\r\n"
@@ -72,7 +72,7 @@ def _attacked(listener: Listener, count: int) -> tuple[int, float]:
 
 
 def _messages(listener: Listener) -> list[bytes]:
-    """Returns messages that use memory: unread files, requests after them, an unfinished head, an unfinished body."""
+    """Returns messages that use memory: unread files, a request after one, an unfinished body, an unfinished head."""
     stalled = listener.request(b"GET", listener.largest)
     rich = listener.request(b"GET", listener.largest, b"".join(b"x%02d:\r\n" % number for number in range(95)))
     body = listener.request(b"POST", listener.posts, listener.form, b"Content-Length: 65000\r\n", body=b"x" * 64_000)

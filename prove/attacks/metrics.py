@@ -1,6 +1,6 @@
-"""Clients request /metrics through a proxy in every possible encoding, and directly with the headers of proxies.
+"""Clients request /metrics through a proxy in many spellings, and directly with headers that proxies add.
 
-The service behind the proxies in deploy/ would respond to everybody, so that the proxy alone must refuse.
+The service behind the proxies in deploy/ would give its metrics to everybody, so only the proxy can refuse.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ SPELLINGS = (
     "HTTP://localhost/%6detrics", "http://api.example.com/metrics", "http://localhost//metrics",
 )  # fmt: skip
 HOSTS = (PUBLIC, "localhost", "127.0.0.1", "[::1]:8080")
-# Headers that a proxy on this machine adds to requests.
+# Headers that a proxy on this machine might add to requests.
 ADDED = (
     "Forwarded: for=127.0.0.1", "Via: 1.1 proxy", "X-Real-IP: 127.0.0.1", "X-Forwarded-For: 127.0.0.1",
     "X-Forwarded-For: 192.0.2.7", "X-Forwarded-For:", "X-FORWARDED-FOR: ::1", "X-Forwarded-Host: localhost",
     "X-Forwarded-Proto: https", "X-Forwarded-Port: 443", "X-Forwarded-Server: proxy", "X-Forwarded-Any: x",
 )  # fmt: skip
-# A proxy that adds no headers may pass on those of its client.
+# A proxy that adds no headers may pass on the Host header of its client.
 OTHER_HOSTS = (
     PUBLIC, f"{PUBLIC}:443", "192.0.2.1", "127.0.0.1.example.com", "localhost.example.com", "[::2]", "0", "",
     "localhost,x", "x:localhost", "[127.0.0.1.example.com]",
@@ -57,7 +57,7 @@ def prove(scale: Scale) -> Figures:
                 with parts.part():
                     for spelling, host in itertools.product(SPELLINGS, HOSTS):
                         status = _status(proxy.port, spelling, f"Host: {host}", tls=True)
-                        hold(status != 200, f"{name} gives no metrics for {spelling} of {host}")
+                        hold(status != 200, f"{name} returns no metrics for {spelling} with Host: {host}")
         for options in ([], ["--trusted-proxy", "127.0.0.1"]):
             server = Server(data / f"direct{len(options)}", "own", *DIRECT, *options)
             server.program = program("metrics_for_this_machine") if scale.plant else program()
@@ -78,11 +78,11 @@ def _proxies(server: Server, plant: bool) -> Iterator[tuple[str, Proxy]]:
         raise Skipped(str(missing)) from None
     with contextlib.ExitStack() as stack:
         for name, proxy in proxies.items():
-            if plant:  # a simple rule, which refuses only one encoding
+            if plant:  # planted fault: a naive rule that refuses only one spelling
                 text = proxy.config.read_text().replace("path,url_dec -m sub -i metrics", "path /metrics")
                 proxy.config.write_text(re.sub(r"location ~\* metrics", "location = /none", text))
             stack.enter_context(running(proxy))
-            hold(wait_for(partial(_serves, proxy)), f"{name} serves")
+            hold(wait_for(partial(_serves, proxy)), f"{name} is ready")
             yield name, proxy
 
 
@@ -91,9 +91,9 @@ def _serves(proxy: Proxy) -> bool:
 
 
 def _ask_directly(port: int) -> None:
-    """Sends requests from this machine directly, and as a proxy on it would. Raises Broken."""
+    """Requests metrics from this machine, both directly and as a proxy on it would. Raises Broken."""
     for host in ("localhost", "127.0.0.1", "[::1]"):
-        hold(_status(port, "/metrics", f"Host: {host}") == 200, f"this machine reads metrics as {host}")
+        hold(_status(port, "/metrics", f"Host: {host}") == 200, f"this machine gets metrics with Host: {host}")
     for added in ADDED:
         hold(_status(port, "/metrics", "Host: localhost", added) == 404, f"no metrics with {added}")
     for host in OTHER_HOSTS:

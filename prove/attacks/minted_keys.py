@@ -1,4 +1,4 @@
-"""One address sends thousands of well-formed keys that were never issued, and a valid key.
+"""One address sends thousands of well-formed keys that were never issued, and also uses a valid key.
 
 After the address exceeds its limit, at most ten lookups per second reach the store. The valid key is never refused.
 """
@@ -37,7 +37,7 @@ def prove(scale: Scale) -> Figures:
             took = time.time() - began
             reached = _times(log)[allowed:]
     hold(allowed == ADDRESS_LIMIT, f"{allowed} lookups reached the store within the limit of {ADDRESS_LIMIT}")
-    most = LOOKUPS_PER_SECOND * (math.ceil(took) + 1)  # the service's seconds do not start with ours
+    most = LOOKUPS_PER_SECOND * (math.ceil(took) + 1)  # the service's seconds start at other moments than ours
     hold(len(reached) <= most, f"{len(reached)} lookups reached the store in {took:.1f} s")
     return {"minted": len(minted), "refused": refused, "look-ups over the limit": len(reached),
             "most in a second": max(Counter(map(int, reached)).values()),
@@ -53,7 +53,7 @@ def _times(log: Path) -> list[float]:
 
 
 def _send(server: Server, valid: bytes, minted: list[bytes], seconds: float) -> tuple[int, float]:
-    """Returns how many minted keys got a 429, and the 99th percentile of the valid key in ms. Raises Broken."""
+    """Returns how many minted keys got a 429, and the 99th percentile of the valid key's times in ms. Raises Broken."""
 
     async def both() -> tuple[list[int], float]:
         per_second = round(len(minted) / seconds)
@@ -66,5 +66,5 @@ def _send(server: Server, valid: bytes, minted: list[bytes], seconds: float) -> 
         return [answer.status for answer in of_minted], percentile(of_valid, 0.99)
 
     statuses, slowest = asyncio.run(both())
-    hold(set(statuses) <= {401, 429}, f"a key that nobody issued is 401 or 429, not {set(statuses)}")
+    hold(set(statuses) <= {401, 429}, f"a key that was never issued gets a 401 or a 429, not {set(statuses)}")
     return statuses.count(429), slowest

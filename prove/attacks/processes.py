@@ -15,20 +15,20 @@ class Process:
 
     @property
     def memory(self) -> int:
-        """Returns the resident memory of a process in bytes."""
+        """The resident memory of the process in bytes."""
         lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
     @property
     def cpu_seconds(self) -> float:
-        """Returns the CPU time of all threads of a process, from the kernel's clock of the process."""
+        """The CPU time of all threads of the process, from the kernel's clock for the process."""
         return time.clock_gettime((~self._pid << 3) | 2)
 
     @property
     def sockets(self) -> int:
         found = 0
         for descriptor in Path(f"/proc/{self._pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            with contextlib.suppress(FileNotFoundError):  # closed in the meantime
                 found += descriptor.readlink().name.startswith("socket:")
         return found
 

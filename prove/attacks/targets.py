@@ -24,7 +24,7 @@ def prove(scale: Scale) -> Figures:
             secret = server.key().secret.encode()
             worker = worker_of(server)
             costs = {name: _cost(server, worker, target, key, times) for name, target, key in _attacks(secret, LENGTH)}
-            # A target just within the bound is decoded, which is the slowest case.
+            # Targets just within the bound are decoded, so they take longest.
             longest = [
                 _cost(server, worker, target, key, times, status=None)
                 for _, target, key in _attacks(secret, WITHIN_BOUND - 20)
@@ -37,7 +37,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _attacks(secret: bytes, length: int) -> Iterator[tuple[str, bytes, bytes]]:
-    """Returns the name, the target and the header line of each kind."""
+    """Yields the name, the target and the header line of each attack."""
     for base in BASES:
         for key in (b"", b"Authorization: Bearer " + secret + b"\r\n"):
             keyed = "keyed" if key else "keyless"
@@ -52,6 +52,6 @@ def _cost(server: Server, worker: Process, target: bytes, key: bytes, times: int
         got = converse(server.port, (message,), ("GET",))
         (answer,) = got.final
         if status is not None:
-            hold(answer.status == status and got.closed, f"{target[:16]!r}… is answered {status}, not {answer.status}")
+            hold(answer.status == status and got.closed, f"{target[:16]!r}… gets a {status}, not a {answer.status}")
             hold(answer.field("x-ratelimit-limit"), "a 414 has the headers of every response")
     return (worker.cpu_seconds - before) / times

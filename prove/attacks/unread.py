@@ -1,4 +1,4 @@
-"""The memory used for clients that never read the largest file, and for clients that have sent much and are idle."""
+"""Measures the memory used by clients that do not read the largest file, and by idle clients that have sent a lot."""
 
 import contextlib
 import time
@@ -7,7 +7,7 @@ from harness.claims import hold, temporary_directory
 from prove.attacks.listeners import KINDS, Listener, listening, send
 from prove.proof import Figures, Parts, Scale
 
-UNREAD_MAX = 192 * 1024  # bytes per connection. The file has 1.5 MB
+UNREAD_MAX = 192 * 1024  # bytes per connection. The file is 1.5 MB in size
 IDLE_MAX = 128 * 1024  # bytes per connection
 IDLE = 120  # connections. With fewer, most of the figure would be memory that the allocator keeps
 SENT = 720_000  # bytes per idle connection
@@ -22,7 +22,7 @@ def prove(scale: Scale) -> Figures:
     with temporary_directory() as data:
         for name, scheme in KINDS:
             if name == "console":
-                continue  # it has no large file
+                continue  # the console has no large file
             with parts.part():
                 with listening(data / scheme, name, scheme, *alterations[:1]) as listener:
                     message = listener.request(b"GET", listener.largest)
@@ -43,7 +43,7 @@ def _kept(listener: Listener, count: int, message: bytes, *, cut_off: bool = Fal
     """Returns the bytes of memory per connection. Raises Broken if connections stay open that should be closed."""
     process = listener.process
     with listener.connect() as connection:
-        send(connection, message)  # so that the buffers of the process reach their maximum size
+        send(connection, message)  # so that the process's buffers reach their maximum size
     before, sockets = process.memory, process.sockets
     with contextlib.ExitStack() as opened:
         for number in range(count):

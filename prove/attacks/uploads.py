@@ -1,6 +1,6 @@
-"""Files that try to block the console or to fill its memory: blank lines, one long line, an array of zeros.
+"""Uploads files that could block the console or fill its memory: blank lines, one long line, an array of zeros.
 
-Other pages respond while each file is uploaded and checked, memory stays bounded, and SIGTERM ends the console.
+Other pages respond while each file is uploaded and checked, memory stays bounded, and SIGTERM stops the console.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ MEMORY_MAX = 64 * MEBIBYTE
 ANSWERED_WITHIN = 0.5
 STOPPED_WITHIN = 5.0
 CHECKED_WITHIN = 120.0
-# In a separate process, because in this one it would delay the measured pages.
+# Runs in a separate process, because an upload in this process would delay the measured pages.
 UPLOAD = """
 import pathlib, sys, httpx
 origin, cookie, path = sys.argv[1:]
@@ -75,7 +75,7 @@ def prove(scale: Scale) -> Figures:
 
 
 def _during(operator: ConsoleClient, file: Path) -> tuple[str, float]:
-    """Uploads a file. Returns the address of its job, and the seconds of the slowest page during the upload."""
+    """Uploads a file. Returns the address of its job, and how many seconds the slowest page took meanwhile."""
     origin, cookies = operator.console.origin, operator.http.cookies
     cookie = "; ".join(f"{name}={value}" for name, value in cookies.items())
     words = [sys.executable, "-c", UPLOAD, origin, cookie, str(file)]
@@ -84,13 +84,13 @@ def _during(operator: ConsoleClient, file: Path) -> tuple[str, float]:
         while upload.poll() is None:
             slowest = max(slowest, _page(operator))
         printed, _ = upload.communicate(timeout=10)
-    hold("/jobs/" in printed, f"{file.name} is uploaded, not {printed}")
+    hold("/jobs/" in printed, f"{file.name} is uploaded: {printed}")
     return printed.strip(), slowest
 
 
 def _page(operator: ConsoleClient) -> float:
-    """Returns the seconds that a page takes. Raises Broken."""
+    """Returns how many seconds a page takes. Raises Broken."""
     began = time.monotonic()
     answer = operator.get("/live/animals/imports")
-    hold(answer.status_code == 200, f"the list of imports is there, not {answer.status_code}")
+    hold(answer.status_code == 200, f"the list of imports has the status 200, not {answer.status_code}")
     return time.monotonic() - began

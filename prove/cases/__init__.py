@@ -5,14 +5,14 @@ from typing import Literal, NamedTuple
 
 from prove.http import Conversation
 
-# What happens to the connection. A plain request follows every message. `stays` means that the server answers it,
-# `closes` that the server closes the connection instead, and `either` allows both.
+# What happens to the connection after the message, which is followed by a plain request. With `stays`, the server must
+# answer that request. With `closes`, it must close the connection instead. `either` allows both.
 Fate = Literal["stays", "closes", "either"]
 
-KEY = b"pets_live_".ljust(46, b"?")  # replaced with an API key of the same length when it is sent
+KEY = b"pets_live_".ljust(46, b"?")  # a placeholder for an API key of the same length
 HOST = b"Host: petstore.test"
 AUTH = b"Authorization: Bearer " + KEY
-# Animals with this name must never be added. All others must be added once for every 201.
+# The animal in NEVER must not be added by any message. Other animals must be added exactly once for each 201.
 NEVER = b'{"name":"never","categoryId":1}'
 FINE = b'{"name":"fine","categoryId":1}'
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -25,12 +25,12 @@ class Case(NamedTuple):
     rule: str
     sent: bytes | tuple[bytes, ...]  # a tuple is sent piece by piece
     fate: Fate
-    statuses: tuple[int, ...]  # of the first response. 0 means that the server may close without one
-    check: Check | None = None  # checks all responses, if the status is not enough
-    methods: tuple[str, ...] = ("GET",)  # the methods of the requests, because the response to HEAD has no body
+    statuses: tuple[int, ...]  # allowed for the first response; 0 means that the server may close without one
+    check: Check | None = None  # an additional check of all responses
+    methods: tuple[str, ...] = ("GET",)  # of the requests, because a response to HEAD has no body
     half_close: bool = False
-    octets: int = 0  # the size of the pieces, if it is sent in pieces
-    waits: bool = False  # whether to wait for a response before the second piece
+    octets: int = 0  # if not 0, the message is sent in pieces of this size
+    waits: bool = False  # whether to wait for a response before sending the second piece
     deviates: str = ""  # why the server deviates from the section, if it does
 
 

@@ -72,16 +72,16 @@ def created(document: Json) -> Json:
 
 
 BREAKING: dict[str, tuple[Change, str]] = {
-    "operation removed": (lambda d: d["paths"]["/pets"].pop("post"), "POST /pets: the operation is gone"),
-    "path removed": (lambda d: d["paths"].pop("/pets/{petId}"), "GET /pets/{petId}: the operation is gone"),
-    "operation renamed": (lambda d: list_pets(d).update(operationId="pets"), "GET /pets: the operationId is another"),
+    "operation removed": (lambda d: d["paths"]["/pets"].pop("post"), "POST /pets: the operation was removed"),
+    "path removed": (lambda d: d["paths"].pop("/pets/{petId}"), "GET /pets/{petId}: the operation was removed"),
+    "operation renamed": (lambda d: list_pets(d).update(operationId="pets"), "GET /pets: the operationId has changed"),
     "version changed": (lambda d: d["servers"][0].update(url="/v2"), "the version segments"),
     "authentication changed": (
         lambda d: d["components"]["securitySchemes"]["apiKey"].update(scheme="basic"),
-        "GET /pets: the authentication is another",
+        "GET /pets: the authentication has changed",
     ),
     "authentication of one operation": (lambda d: create_pet(d).update(security=[]), "POST /pets: the authentication"),
-    "parameter removed": (lambda d: list_pets(d)["parameters"].pop(1), "query status: the parameter is gone"),
+    "parameter removed": (lambda d: list_pets(d)["parameters"].pop(1), "query status: the parameter was removed"),
     "parameter required": (lambda d: limit(d).update(required=True), "query limit: the parameter has become required"),
     "new required parameter": (
         lambda d: list_pets(d)["parameters"].append(new_parameter(required=True)),
@@ -89,23 +89,26 @@ BREAKING: dict[str, tuple[Change, str]] = {
     ),
     "maximum lowered": (lambda d: limit(d)["schema"].update(maximum=50), "query limit: the maximum is stricter"),
     "minimum raised": (lambda d: limit(d)["schema"].update(minimum=2), "query limit: the minimum is stricter"),
-    "default changed": (lambda d: limit(d)["schema"].update(default=50), "query limit: the default is another"),
+    "default changed": (lambda d: limit(d)["schema"].update(default=50), "query limit: the default has changed"),
     "parameter of another type": (lambda d: limit(d)["schema"].update(type="string"), "query limit: the type was"),
     "pattern changed": (
         lambda d: create_pet(d)["parameters"][0]["schema"].update(pattern="^[a-z]+$"),
-        "header Idempotency-Key: the pattern is another",
+        "header Idempotency-Key: the pattern has changed",
     ),
-    "body removed": (lambda d: create_pet(d).pop("requestBody"), "POST /pets: body: the body is gone"),
+    "body removed": (lambda d: create_pet(d).pop("requestBody"), "POST /pets: body: the body was removed"),
     "body of an operation that had none": (
         lambda d: list_pets(d).update(requestBody=body_of(d)),
         "GET /pets: body: a new body is required",
     ),
     "media type of the body removed": (
         lambda d: body_of(d)["content"].update({"text/json": body_of(d)["content"].pop("application/json")}),
-        "POST /pets: body: application/json is gone",
+        "POST /pets: body: application/json was removed",
     ),
     "member required": (lambda d: schema(d, "NewPet")["required"].append("status"), "body: status has become required"),
-    "member of the body removed": (lambda d: schema(d, "NewPet")["properties"].pop("status"), "body: status is gone"),
+    "member of the body removed": (
+        lambda d: schema(d, "NewPet")["properties"].pop("status"),
+        "body: status was removed",
+    ),
     "member of the body shorter": (lambda d: member(d, "NewPet", "name").update(maxLength=99), "name: the maxLength"),
     "unknown members refused": (
         lambda d: schema(d, "NewPet").update(additionalProperties=False),
@@ -114,24 +117,33 @@ BREAKING: dict[str, tuple[Change, str]] = {
     "value no longer allowed": (lambda d: schema(d, "PetStatus")["enum"].pop(), "fewer values are allowed"),
     "new status of an animal": (lambda d: schema(d, "PetStatus")["enum"].append("lost"), "more values are possible"),
     "status of an animal opened": (lambda d: schema(d, "PetStatus").pop("enum"), "more values are possible"),
-    "success removed": (lambda d: list_pets(d)["responses"].pop("200"), "GET /pets: 200: the status is gone"),
-    "error removed": (lambda d: list_pets(d)["responses"].pop("429"), "GET /pets: 429: the status is gone"),
-    "header removed": (lambda d: created(d)["headers"].pop("Location"), "POST /pets: 201: the header Location is gone"),
+    "success removed": (lambda d: list_pets(d)["responses"].pop("200"), "GET /pets: 200: the status was removed"),
+    "error removed": (lambda d: list_pets(d)["responses"].pop("429"), "GET /pets: 429: the status was removed"),
+    "header removed": (
+        lambda d: created(d)["headers"].pop("Location"),
+        "POST /pets: 201: the header Location was removed",
+    ),
     "header optional": (
         lambda d: d["components"]["headers"]["Retry-After"].update(required=False),
-        "429: the header Retry-After may be absent",
+        "429: the header Retry-After has become optional",
     ),
     "header of another type": (
         lambda d: d["components"]["headers"]["X-RateLimit-Limit"]["schema"].update(type="string"),
         "200: header X-RateLimit-Limit: the type was integer",
     ),
-    "response without a body": (lambda d: created(d).pop("content"), "POST /pets: 201: application/json is gone"),
-    "member of a response removed": (lambda d: schema(d, "Error")["properties"].pop("status"), "400: status is gone"),
-    "member of a response optional": (lambda d: schema(d, "Pet")["required"].remove("status"), "status may be absent"),
+    "response without a body": (lambda d: created(d).pop("content"), "POST /pets: 201: application/json was removed"),
+    "member of a response removed": (
+        lambda d: schema(d, "Error")["properties"].pop("status"),
+        "400: status was removed",
+    ),
+    "member of a response optional": (
+        lambda d: schema(d, "Pet")["required"].remove("status"),
+        "status has become optional",
+    ),
     "member of a response of another type": (lambda d: member(d, "Pet", "id").update(type="string"), "id: the type"),
     "longer pages": (lambda d: schema(d, "Pets").update(maxItems=500), "GET /pets: 200: the maxItems is looser"),
     "longer names": (lambda d: member(d, "Pet", "name").update(maxLength=999), "name: the maxLength is looser"),
-    "error code removed": (lambda d: member(d, "Error", "code")["examples"].remove("gone"), "code: gone is gone"),
+    "error code removed": (lambda d: member(d, "Error", "code")["examples"].remove("gone"), "code: gone was removed"),
     "something that cannot be judged": (
         lambda d: member(d, "Pet", "name").update({"not": {"const": "Rex"}}),
         "name: not has changed, which this check cannot judge",
@@ -184,7 +196,7 @@ def test_the_check_fails_and_names_what_breaks(tmp_path: Path, capsys: pytest.Ca
     promised["paths"]["/owners"] = promised["paths"]["/pets"]
     (tmp_path / "9.9.9.json").write_text(json.dumps(promised))
     assert main(["--against", str(tmp_path / "9.9.9.json")]) == 1
-    assert "breaking change: GET /owners: the operation is gone" in capsys.readouterr().out
+    assert "breaking change: GET /owners: the operation was removed" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -216,7 +228,7 @@ def test_a_change_of_the_document_is_kept_in_the_same_change(
     assert main([]) == 0
     kept_document().write_bytes(present_document().replace(b"An animal", b"A beast", 1))
     assert main([]) == 1
-    assert f"docs/openapi/{__version__}.json is not the present document" in capsys.readouterr().out
+    assert f"docs/openapi/{__version__}.json is out of date" in capsys.readouterr().out
     assert [file.name for file in documents.iterdir()] == [f"{__version__}.json"]
 
 

@@ -38,8 +38,8 @@ def test_the_documents_have_no_fault() -> None:
     [
         ("docs/guide.md", "[gone](gone.md)", "gone.md, which does not exist"),
         ("docs/guide.md", '<picture><img src="gone.png"></picture>', "gone.png, which does not exist"),
-        ("docs/guide.md", "[gone](../README.md#gone)", "README.md#gone, which is no heading"),
-        ("docs/guide.md", "[gone](#gone)", "#gone, which is no heading"),
+        ("docs/guide.md", "[gone](../README.md#gone)", "README.md#gone, which is not a heading"),
+        ("docs/guide.md", "[gone](#gone)", "#gone, which is not a heading"),
         ("docs/guide.md", "Each deed is kept.", "'deed' is retired"),
         ("README.md", "Whoever asks gets an answer.", "'whoever' is retired"),
         ("README.md", "The caller is told so.", "'told' is retired"),

@@ -1,13 +1,13 @@
 package main
 
-// The gate: minute and day windows of a key, counted in one step.
+// The gate counts each request in the minute and day windows of its key in one step.
 
 import (
 	"sync"
 	"time"
 )
 
-// window is fixed and starts at the first request in it.
+// window is a fixed window, which starts with its first request.
 type window struct {
 	length time.Duration
 	limit  int64
@@ -23,7 +23,7 @@ func (w *window) roll(now time.Time) {
 
 func (w *window) left() int64 { return w.limit - w.used }
 
-// verdict is what one request is told: the window that the headers speak of.
+// verdict is the decision about a request, with the window that the headers describe.
 type verdict struct {
 	admitted         bool
 	limit, remaining int64
@@ -42,20 +42,20 @@ func (k *key) admit(now time.Time) verdict {
 	defer k.mu.Unlock()
 	k.minute.roll(now)
 	k.day.roll(now)
-	speaks := &k.day
+	shown := &k.day
 	if k.minute.left() > 0 && k.day.left() > 0 {
 		k.minute.used++
 		k.day.used++
 		if k.minute.left() < k.day.left() {
-			speaks = &k.minute
+			shown = &k.minute
 		}
-		return verdict{true, speaks.limit, speaks.left(), speaks.end}
+		return verdict{true, shown.limit, shown.left(), shown.end}
 	}
-	// Refused: of the exhausted windows, the one that reopens last.
+	// Refused: describe the exhausted window that ends last.
 	if k.day.left() > 0 || (k.minute.left() <= 0 && k.minute.end.After(k.day.end)) {
-		speaks = &k.minute
+		shown = &k.minute
 	}
-	return verdict{false, speaks.limit, 0, speaks.end}
+	return verdict{false, shown.limit, 0, shown.end}
 }
 
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,24 +1,25 @@
 // A peer for the race: the pet store's three operations, written the way a Go engineer would for one machine.
 //
-// Choices, and why:
-//   - net/http and encoding/json. Three routes need no framework, and these are what most Go services run on.
-//   - mattn/go-sqlite3 through database/sql, the usual driver. Statements are prepared once. A small pool of
-//     read connections and one write connection: SQLite has one writer, so waiting in Go beats SQLITE_BUSY.
-//   - A mutex in front of the write connection. The pool of database/sql hands a freed connection to a waiter picked
-//     at random, so that some creates would wait very long; sync.Mutex turns to first come, first served.
-//   - No context on the queries: they last microseconds, and watching for cancellation costs a goroutine each.
-//   - Every create is one BEGIN IMMEDIATE ... COMMIT with WAL and synchronous=FULL: on disk before the 201.
-//   - Key records live in a map under an RWMutex, by SHA-256, read from the database once.
-//   - Every list is one query: what most services do. With -tuned, tuned.go adds the two things that petstore does
-//     beyond that, a cache of rendered pages and group commit, so that one can see what they alone are worth.
-//   - An Idempotency-Key is looked up and recorded in the transaction of its create. A second request with a key in
-//     flight waits for the first; the keys in flight are in a sync.Map.
-//   - Both windows of a key live behind one mutex: a request is counted in both or in neither.
+// Design choices:
+//   - It uses net/http and encoding/json, like most Go services, because three routes need no framework.
+//   - It uses mattn/go-sqlite3, the usual driver, through database/sql. Statements are prepared once. There is a small
+//     pool of read connections and one write connection: SQLite has one writer, so waiting in Go beats SQLITE_BUSY.
+//   - A mutex guards the write connection. The pool of database/sql would hand a freed connection to a random waiter,
+//     so some create requests would wait very long. sync.Mutex switches to first come, first served.
+//   - Queries have no context. They take microseconds, and watching for cancellation would cost a goroutine each.
+//   - Each create request is one BEGIN IMMEDIATE ... COMMIT with WAL and synchronous=FULL, so it is on disk before the
+//     201.
+//   - Key records are read from the database once and then kept in a map by SHA-256, under an RWMutex.
+//   - Each list request is one query, as in most services. With -tuned, tuned.go adds what petstore does in addition, a
+//     cache of rendered pages and group commit, to show how much these two gain.
+//   - An Idempotency-Key is looked up and recorded in the transaction that adds the animal. If a request with the same
+//     key is in flight, the second one waits for the first. A sync.Map has the keys in flight.
+//   - One mutex guards both windows of a key, so a request counts in both or in neither.
 //
-// Generous to this peer: its counters live in this process and are gone when it dies, and its cached keys are never
-// looked at again. Petstore's counters are shared by all workers and survive kill -9, and it honours a revocation
-// from the next request on. Left out here, since the race does not touch it: bans, scopes, the limit
-// per address, the staging environment, logs and metrics.
+// In two ways, this peer does less work than petstore: it keeps its counters only in this process, and it never checks
+// a cached key again. Petstore's counters are shared by all workers and survive kill -9, and revoking a key takes effect
+// with the next request. The peer has no bans, scopes, limits per address, staging, logs or metrics, because the race
+// does not use them.
 package main
 
 import (
@@ -48,7 +49,7 @@ type server struct {
 	keys     map[[32]byte]*key
 	prefix   string // of request ids: random per process, followed by a counter
 	requests atomic.Uint64
-	inFlight sync.Map // a channel, closed when the request is answered, for each inFlight
+	inFlight sync.Map // for each inFlight, a channel that is closed when the request ends
 
 	// Nil unless -tuned; see tuned.go.
 	pages   *pageCache
@@ -67,7 +68,7 @@ func newServer(st *store, tuned bool) *server {
 	return s
 }
 
-// ServeHTTP is the order of decisions: authenticate, count, route, act.
+// ServeHTTP authenticates a request, counts it, and routes it to its operation.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/readyz" {
 		return
@@ -82,7 +83,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	now := time.Now()
 	v := k.admit(now)
-	// Spelled as net/http would send them anyway: other spellings are rewritten at each call.
+	// Use net/http's own spelling of these names, because it converts others in each call.
 	h.Set("X-Ratelimit-Limit", strconv.FormatInt(v.limit, 10))
 	h.Set("X-Ratelimit-Remaining", strconv.FormatInt(v.remaining, 10))
 	h.Set("X-Ratelimit-Reset", strconv.FormatInt(ceilSeconds(time.Duration(v.end.UnixNano())), 10))
@@ -114,7 +115,7 @@ func (s *server) authenticate(r *http.Request) (*key, error) {
 	}
 	s.keysLock.Lock()
 	defer s.keysLock.Unlock()
-	if k = s.keys[hash]; k != nil { // another request was first: one key, one pair of windows
+	if k = s.keys[hash]; k != nil { // another request has loaded the key, which must have only one pair of windows
 		return k, nil
 	}
 	k, err := s.store.loadKey(hash)
@@ -153,12 +154,12 @@ func (s *server) route(w http.ResponseWriter, r *http.Request, k *key) error {
 func main() {
 	file := flag.String("db", "peer.db", "SQLite file")
 	port := flag.Int("port", 8080, "port on 127.0.0.1")
-	keyFile := flag.String("keys", "keys", "a file with the API keys to accept, one in a line")
-	perMinute := flag.Int64("per-minute", 60, "requests per minute of each")
-	perDay := flag.Int64("per-day", 1000, "requests per day of each")
-	spent := flag.String("spent-key", "", "a further API key, which may make one request a day")
+	keyFile := flag.String("keys", "keys", "a file with the API keys to accept, one per line")
+	perMinute := flag.Int64("per-minute", 60, "requests per minute for each key")
+	perDay := flag.Int64("per-day", 1000, "requests per day for each key")
+	spent := flag.String("spent-key", "", "an additional API key with a limit of one request a day")
 	animals := flag.Int("seed", 0, "animals to insert into an empty database")
-	tuned := flag.Bool("tuned", false, "cache rendered pages and commit creates in groups, as petstore does")
+	tuned := flag.Bool("tuned", false, "cache rendered pages and commit create requests in groups, as petstore does")
 	flag.Parse()
 
 	secrets, err := os.ReadFile(*keyFile)

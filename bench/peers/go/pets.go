@@ -1,6 +1,6 @@
 package main
 
-// The three operations: what they read from a request, and what they answer.
+// The three operations: what they read from requests, and how they respond.
 
 import (
 	"crypto/sha256"
@@ -21,7 +21,7 @@ import (
 
 var statuses = []string{"available", "pending", "sold"}
 
-// Pet is an animal as it is answered.
+// Pet is an animal in a response.
 type Pet struct {
 	ID         int64  `json:"id"`
 	Name       string `json:"name"`
@@ -73,7 +73,7 @@ func (s *server) listPets(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// page is a rendered list; pageKey is all that it depends on, apart from the animals.
+// page is a rendered list, which depends only on its pageKey and the animals.
 type page struct {
 	body       []byte
 	etag, link string
@@ -93,7 +93,7 @@ func (s *server) page(k pageKey) (*page, error) {
 }
 
 func (s *server) render(k pageKey) (*page, error) {
-	pets, err := s.store.list(k.status, k.after, k.limit+1) // one more tells whether a next page exists
+	pets, err := s.store.list(k.status, k.after, k.limit+1) // one more, to see whether there is a next page
 	if err != nil {
 		return nil, err
 	}
@@ -133,14 +133,14 @@ func (s *server) getPet(w http.ResponseWriter, id string) error {
 	return replyJSON(w, http.StatusOK, p)
 }
 
-// creation is a new animal on its way to disk, with its idempotency key if the client sent one.
+// creation is an animal to be added, with its idempotency key if the client sent one.
 type creation struct {
 	pet      Pet
 	keyHash  [32]byte
-	token    string // the Idempotency-Key; empty: none
+	token    string // the Idempotency-Key, or empty
 	bodyHash [32]byte
-	replayed bool  // the animal was made by an earlier request
-	err      error // of this creation alone
+	replayed bool  // the animal was added by an earlier request
+	err      error // concerns only this creation
 }
 
 func (s *server) createPet(w http.ResponseWriter, r *http.Request, k *key) error {
@@ -205,8 +205,8 @@ func goodToken(token string) bool {
 	return len(token) >= 1 && len(token) <= 255 && strings.IndexFunc(token, invisible) < 0
 }
 
-// parsePet checks a new animal. Raw members tell an absent one from a null; encoding/json does not report
-// duplicate members and lone surrogates, so these are let through here.
+// parsePet validates a new animal. Raw members distinguish absent members from null. Duplicate members and lone
+// surrogates are accepted, because encoding/json does not report them.
 func parsePet(body []byte) (Pet, error) {
 	var sent struct{ Name, CategoryID, Status json.RawMessage }
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -240,7 +240,7 @@ func goodName(name string) bool {
 
 func isStatus(s string) bool { return s == "available" || s == "pending" || s == "sold" }
 
-// A cursor is the last id seen and a checksum, so that a mangled one is noticed.
+// makeCursor returns a cursor: the last id seen, and a checksum that detects invalid cursors.
 func makeCursor(id int64) string {
 	raw := binary.BigEndian.AppendUint64(make([]byte, 0, 12), uint64(id))
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw)))

@@ -1,6 +1,6 @@
 package main
 
-// Answers: JSON bodies and the errors, each with its code and status.
+// Responses: JSON bodies, and errors with their codes and statuses.
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"net/http"
 )
 
-// apiError is every answer that is not a success.
+// apiError is any response that is not a success.
 type apiError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -34,7 +34,7 @@ var (
 func badParameter(why string) error { return &apiError{"invalid_parameter", why, 400} }
 func badBody(why string) error      { return &apiError{"invalid_body", why, 400} }
 
-// encode leaves <, > and & alone, as JSON does, where json.Marshal would escape them.
+// encode does not escape <, > and &, unlike json.Marshal.
 func encode(value any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

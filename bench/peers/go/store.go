@@ -1,6 +1,6 @@
 package main
 
-// The store: SQLite, a pool of readers and one writer.
+// The store: SQLite with a pool of readers and one writer.
 
 import (
 	"bytes"
@@ -64,7 +64,7 @@ func openStore(file string) (*store, error) {
 	if s.read, err = sql.Open("sqlite3", path+"&_query_only=1"); err != nil {
 		return nil, err
 	}
-	// Idle as many as open: the default of two would close and reopen files all the time.
+	// Keep all idle connections open. With the default of two, files would constantly be closed and reopened.
 	readers := 4 * runtime.GOMAXPROCS(0)
 	s.read.SetMaxOpenConns(readers)
 	s.read.SetMaxIdleConns(readers)
@@ -83,7 +83,7 @@ func openStore(file string) (*store, error) {
 	s.insert = prepare(s.write, "INSERT INTO pets (name, category_id, status) VALUES (?, ?, ?)")
 	s.selectToken = prepare(s.write, "SELECT i.body_hash, p.id, p.name, p.category_id, p.status FROM idempotency i "+
 		"JOIN pets p ON p.id = i.pet_id WHERE i.key_hash = ? AND i.token = ? AND i.created > ?")
-	// REPLACE: a record older than its life may still be there.
+	// REPLACE, because an expired record may still exist.
 	s.replaceToken = prepare(s.write, "REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)")
 	return s, err
 }
@@ -117,8 +117,8 @@ func (s *store) get(id int64) (p Pet, err error) {
 	return p, err
 }
 
-// add gives each animal its id; on return they are on disk, all or none. An idempotency key is recorded in the same
-// transaction as its animal. A creation whose key was used before is a replay or has an error of its own.
+// add writes all animals to disk in one transaction, and sets their ids. An idempotency key is recorded in the same
+// transaction as its animal. If the key was used before, the creation becomes a replay or gets an error.
 func (s *store) add(creations ...*creation) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -126,7 +126,7 @@ func (s *store) add(creations ...*creation) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // does nothing after a commit
+	defer tx.Rollback() // has no effect after a commit
 	insert, selectToken, replaceToken := tx.Stmt(s.insert), tx.Stmt(s.selectToken), tx.Stmt(s.replaceToken)
 	now := time.Now()
 	for _, c := range creations {
@@ -165,7 +165,7 @@ func (s *store) add(creations ...*creation) error {
 	return tx.Commit()
 }
 
-// prune deletes idempotency keys that are older than their life, for as long as the process runs.
+// prune deletes expired idempotency keys every minute until the process ends.
 func (s *store) prune() {
 	for now := range time.Tick(time.Minute) {
 		s.writing.Lock()
@@ -177,7 +177,7 @@ func (s *store) prune() {
 	}
 }
 
-// seed fills an empty table; every contender of the race gets these same animals.
+// seed fills an empty table with the animals that every contender gets.
 func (s *store) seed(n int) error {
 	var any int
 	if err := s.write.QueryRow("SELECT EXISTS (SELECT 1 FROM pets)").Scan(&any); err != nil || any == 1 {

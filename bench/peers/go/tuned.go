@@ -1,7 +1,7 @@
 package main
 
-// Petstore's two tricks, for -tuned: rendered pages are kept until the animals change, and creates that wait at the
-// same time share one transaction. Both are simpler here: one process is the only writer, so a counter in it will do.
+// Petstore's two optimizations, for -tuned: rendered pages are cached until the animals change, and waiting create
+// requests share one transaction. Both are simpler here, because only this process writes, so a counter is enough.
 
 import (
 	"sync"
@@ -13,7 +13,7 @@ const (
 	maxGroup = 512
 )
 
-// pageCache holds pages of one version of the animals.
+// pageCache caches rendered pages, with the version of the animals that each one shows.
 type pageCache struct {
 	version atomic.Uint64
 	mu      sync.RWMutex
@@ -26,7 +26,7 @@ type versioned struct {
 }
 
 func (c *pageCache) get(k pageKey, render func(pageKey) (*page, error)) (*page, error) {
-	// Read before the query: a page rendered while a create commits counts as old, never as new.
+	// Read the version before the query, so that a page rendered during a commit counts as out of date.
 	version := c.version.Load()
 	c.mu.RLock()
 	hit, ok := c.pages[k]
@@ -59,7 +59,7 @@ func (s *server) tune() {
 	go s.write(creates)
 }
 
-// add puts one animal on disk, in a transaction of its own or in a group.
+// add writes one animal to disk, in a separate transaction or with a group.
 func (s *server) add(c *creation) error {
 	var err error
 	if s.creates == nil {
@@ -75,7 +75,7 @@ func (s *server) add(c *creation) error {
 	return err
 }
 
-// write commits whatever is waiting, again and again. What it inserts is validated, so a group fails only as a whole.
+// write repeatedly commits all waiting creations. They have been validated, so a group fails only as a whole.
 func (s *server) write(creates <-chan *create) {
 	for first := range creates {
 		group, creations := []*create{first}, []*creation{first.creation}
@@ -84,7 +84,7 @@ func (s *server) write(creates <-chan *create) {
 			group, creations = append(group, c), append(creations, c.creation)
 		}
 		err := s.store.add(creations...)
-		s.pages.version.Add(1) // before the answers: who saw a 201 sees the animal
+		s.pages.version.Add(1) // before responding, so that a client sees its animal after the 201
 		for _, c := range group {
 			c.done <- err
 		}
