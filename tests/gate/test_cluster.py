@@ -190,7 +190,7 @@ def test_a_slot_without_owner_fails_its_own_keys_until_it_has_one(tmp_path: Path
         owner = cluster.clients[shard_of(key_record("key_0"))]
         for client in (owner, *cluster.clients):
             client.config_set("cluster-require-full-coverage", "no")
-            with contextlib.suppress(ResponseError):  # the other servers may already have told it
+            with contextlib.suppress(ResponseError):  # the other servers may already know it
                 client.execute_command("CLUSTER DELSLOTS", slot)
         place.use(work, REFUSE)
 
