@@ -29,7 +29,7 @@ REDIS_SCHEMES = (
     "rediss", "valkeys", "rediss+sentinel", "rediss+cluster",
 )  # fmt: skip
 
-CatalogueVersion = tuple[int, int]  # the versions that the changes `added` and `edited` increment
+CatalogueVersion = tuple[int, int]  # two versions: `added` changes increment the first, and `edited` changes the second
 
 
 class Ban(NamedTuple):

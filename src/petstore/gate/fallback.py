@@ -22,9 +22,9 @@ T = TypeVar("T")
 class FallbackGate:
     """Uses Redis or, during an outage, a file shared by this node's workers.
 
-    During an outage, limits apply to each node separately, and workers reread keys once a second. Every request gets
-    unique versions of the catalogue, so that no page is served from the cache. The version of the keys in the file
-    never equals the version in Redis, so workers reread every key when an outage begins, and again when it ends.
+    During an outage, limits apply to each node separately, and workers reread keys once a second. Each request is given
+    a new catalogue version, so that no page is served from the cache. The file's `keys_version` never equals the one in
+    Redis, so workers reread every key when an outage begins, and again when it ends.
 
     If one shard of a Redis Cluster fails, the file is used only for that shard's keys.
     """
@@ -52,8 +52,8 @@ class FallbackGate:
         except Unavailable as error:
             fallback = self._fallback_after(error)
             if not self._shared.down:
-                # Only this key's shard is down, and Redis has already checked `keys_version`, so pass the file's own
-                # version. The caller's version would never match it, so the worker would reread the key forever.
+                # Only this key's shard is down, so Redis has already checked `keys_version`. Pass the file's version
+                # instead. The caller's version would never match it, and the worker would reread the key forever.
                 keys_version = await fallback.keys_version(environment)
             admitted = await fallback.admit(environment, key_id, limits, keys_version, now, operation)
             unique = next(self._unique_version)
@@ -71,8 +71,8 @@ class FallbackGate:
     async def announce(self, environment: Environment, changes: Collection[Change]) -> None:
         """Announces changes. During an outage, the announcements reach only this node's workers.
 
-        Workers on other nodes do not need the announcements, because during an outage, workers use no cached pages and
-        reread keys every second. After the outage, each worker's first batch announces every kind of change.
+        Workers on other affected nodes do not need them, because they serve no cached pages and reread keys every
+        second until the outage ends. Then, each worker's first batch announces every kind of change.
         """
         await self._either(lambda gate: gate.announce(environment, changes))
 
@@ -123,7 +123,7 @@ class FallbackGate:
                 await self.fallback.close()
 
     def _fallback_after(self, error: Unavailable) -> Gate:
-        """Returns the fallback. If the error is QueueFull, raises it again, because Redis is still available."""
+        """Returns the fallback. Reraises QueueFull, because that error means that Redis is still available."""
         if isinstance(error, QueueFull):
             raise error
         return self._open_fallback()

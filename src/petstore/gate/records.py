@@ -15,7 +15,7 @@ from petstore.usage import AdmissionTotal
 
 _windows = struct.Struct("<8q")  # the fields of Windows
 _origin = struct.Struct("<2q")  # the environment's index, and the epoch, which is 0 if nothing has been counted
-_count = struct.Struct("<q")  # the number of admitted requests for one operation; the counts are ordered by number
+_count = struct.Struct("<q")  # how many requests were admitted for one operation; sorted by operation number
 _WIDTH = _count.size
 _ORIGIN = _windows.size
 _COUNTS = _ORIGIN + _origin.size

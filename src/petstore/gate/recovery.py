@@ -26,7 +26,7 @@ from petstore.errors import OperatorError, Unavailable
 from petstore.files import read_text, replacing, sync
 from petstore.observability.logs import event
 
-# The format record and the initial versions are written in one transaction. Their names start with the same byte.
+# The format record is written in the same transaction as the initial versions. Its name has the same first byte.
 FORMAT_RECORD, FORMAT = b"vformat", b"1"
 
 # The words that the note can contain instead of a boot id.
@@ -56,7 +56,7 @@ def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """
     try:
         note, boot_id = read_text(_note(path)), _boot_id()
-    except OSError:  # the note is missing or unreadable; if there is a problem, opening the file will report it
+    except OSError:  # the note is missing or unreadable; opening the file will report any problem
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
 
@@ -70,8 +70,8 @@ def recover(path: Path) -> Path | None:
     """Renames the file if it is damaged, so that the gate starts with new counters.
 
     Returns the new path, or None if the file is usable or does not exist. Must be called only while no process is using
-    the file. Raises OperatorError, without changing the file, if this version does not recognise it or if this user has
-    no permission to read and write it.
+    the file. Raises OperatorError, without changing the file, if this version does not recognise it or if the current
+    user cannot read and write it.
     """
     for file in (path, _note(path)):
         if file.exists() and not os.access(file, os.R_OK | os.W_OK):
@@ -133,7 +133,7 @@ def readable(path: Path, *, in_use: bool = False) -> bool:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with lmdb.open(str(path), subdir=False, readonly=True, lock=in_use) as env, env.begin() as txn:
                 for _ in txn.cursor():
-                    pass  # iterating copies each name and value, so every page is read
+                    pass  # iteration reads every page, because it copies each name and value
                 code = 0
         finally:
             os._exit(code)

@@ -75,7 +75,7 @@ class RedisGate:
         self._health = Health("gate")
         self._loop = asyncio.get_running_loop()
         self._next = Batch([])
-        self._now = 0.0  # the `now` of the latest call; used only if `given_clock` is set
+        self._now = 0.0  # the value of `now` in the latest call; used only if `given_clock` is set
         self._batches: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None  # runs while Redis is down
         # After an outage or a failover, versions may have been lost, so the next batch announces all changes.

@@ -1,6 +1,6 @@
 """The link to a Redis Cluster. It finds the shard that owns a slot, and handles shards that do not respond.
 
-It never resends a command that a shard may already have executed, because the request could be counted twice.
+It never resends a command that a shard may already have executed, because that could count the request twice.
 """
 
 import asyncio
@@ -234,7 +234,7 @@ class ClusterLink:
     async def _close_unused_links(self) -> None:
         owners = set(self._owners)
         self._down &= owners
-        # Keep busy links open, because a slot may be moving to their servers.
+        # Keep busy links open, because their servers may be taking over a slot.
         unused = [server for server, link in self._links.items() if server not in owners and not link.busy]
         await asyncio.gather(*(self._links.pop(server).close() for server in unused))
 

@@ -67,7 +67,7 @@ class SingleLink:
     """Implements `Link` with one connection to one server. After an error, the next command reconnects."""
 
     def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are the arguments for a redis-py connection. If there are Sentinels, they report host and port."""
+        """`options` are the arguments for a redis-py connection, without host and port if `sentinels` is given."""
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
         self._sentinels = sentinels

@@ -18,7 +18,7 @@ from petstore.rate_limits import Decision, Outcome, Window, Windows
 Command = tuple[Any, ...]  # the words of one Redis command
 Versions = tuple[int, ...]  # all versions, in the order of VERSION_NUMBER
 ScriptResult = tuple[int, int, int, int, int, int]  # a decision's outcome, window, limit, remaining, reset and wait
-# The versions, and a result for each call, which is Unavailable if the call's shard in a Redis Cluster failed.
+# The versions and a result for each call. The result is Unavailable if the call's shard of a Redis Cluster failed.
 ScriptReply = tuple[Versions, Sequence[ScriptResult | Unavailable]]
 
 SCRIPT = resources.files("petstore.gate").joinpath("admit.lua").read_text()

@@ -84,7 +84,7 @@ def _sentinel_link(url: str) -> SingleLink:
     if not service:
         raise ValueError(f"the name of the service is missing: {parts.scheme}://host:26379,host:26379/name")
     options = connection_options(url)
-    # The login in the URL is for the Redis servers. The Sentinels may have a separate login or none.
+    # The credentials in the URL are for the Redis servers. The Sentinels may use separate credentials or none.
     login = {name.removeprefix("sentinel_"): options.pop(name) for name in SENTINEL_OPTIONS if name in options}
     for_sentinels = {name: value for name, value in options.items() if name not in ("username", "password")}
     return SingleLink(options, Sentinels(_servers(url), {**for_sentinels, **login}, service))

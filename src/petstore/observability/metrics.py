@@ -197,6 +197,6 @@ METRICS: tuple[Counter | Gauge | Histogram, ...] = tuple(
 
 
 def reset() -> None:
-    """Clears all numbers, so that a new worker does not report numbers inherited from its parent process."""
+    """Resets all metrics, so that a new worker does not report values inherited from its parent process."""
     for metric in METRICS:
         metric.cells.clear()

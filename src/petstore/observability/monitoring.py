@@ -14,7 +14,7 @@ from petstore.observability.logs import bugs_logged, event
 
 class Monitoring:
     def __init__(self, directory: Path, measure_node: Callable[[], None]) -> None:
-        """`measure_node` updates the gauges that describe the node. Each scrape calls it in a thread."""
+        """`measure_node` updates the gauges that describe the node. It is called in a thread for each scrape."""
         metrics.reset()
         metrics.WORKERS.set(1)
         metrics.WORKER_STARTS.add()
@@ -31,7 +31,7 @@ class Monitoring:
     def tick(self, late: float) -> None:
         """Records the loop lag and starts writing the metrics. Called once a second.
 
-        `late` is how many seconds late the call is.
+        `late` is the delay of this call in seconds.
         """
         metrics.LOOP_LAG.observe(max(0.0, late))
         if self._writing is None or self._writing.done():

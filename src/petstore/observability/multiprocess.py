@@ -1,8 +1,8 @@
 """Merges the metrics of a node's workers, using prometheus-client's multiprocess mode.
 
-Each running worker locks a numbered slot, whose number prometheus-client uses in place of a process id. When a worker
-dies, a new worker takes over its slot and continues its counters. Counters therefore never decrease while the service
-runs, and the number of files depends only on how many workers run at the same time.
+Each running worker locks a numbered slot. prometheus-client uses that number in place of a process id. When a worker
+dies, a new worker takes over its slot and continues its counters. So counters never decrease while the service runs,
+and the number of files depends only on how many workers run at the same time.
 
 prometheus_client is imported on demand, because importing it is slow.
 """

@@ -107,7 +107,7 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             more = bool(message.get("more_body", False))
             if self._over.is_set():
-                await asyncio.sleep(0)  # drop the part, but let other tasks run in case the app keeps sending
+                await asyncio.sleep(0)  # drop the part, but yield to other tasks in case the app never stops sending
             else:
                 await self._parts.put((bytes(message.get("body", b"")), more))
             if not more:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEAD_TIMEOUT = 8.0
 IDLE_TIMEOUT = 75.0
-WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read WRITE_LEAST bytes per WRITE_TIMEOUT seconds
+WRITE_TIMEOUT, WRITE_LEAST = 20.0, 32 * 1024  # clients must read at least WRITE_LEAST bytes every WRITE_TIMEOUT seconds
 WRITE_HIGH = 16 * 1024  # above this many unsent bytes, the connection stops reading requests and pauses streaming
 PART_MAX = 32 * 1024  # maximum bytes of a response body to write at a time
 LINGER_TIMEOUT, LINGER_MAX = 2.0, 512 * 1024  # limits, in seconds and bytes, on reading after the last response
@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._idle: asyncio.Future[None] | None = None  # the task awaits this future between requests
         self._write_paused = False  # whether writing has paused because the client is not reading its responses
         self._lingers = False  # whether the last response has been sent, so that further data is discarded
-        self._writable: asyncio.Future[None] | None = None  # streaming awaits this future while writing is paused
+        self._writable: asyncio.Future[None] | None = None  # a streamed response awaits this while writing is paused
         self._written = 0  # bytes of responses written so far
         self._taken = 0  # bytes of responses that had been sent at `_taken_at`
         self._taken_at = server.now
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Closes the connection if a timeout has passed. Called once a second."""
+        """Closes the connection if one of its timeouts has expired. Called once a second."""
         messages = self._messages
         unsent = self.unsent_bytes
         if unsent or self.held != self.cost:

@@ -15,7 +15,7 @@ from petstore.server.messages import FieldNames, RequestMessage
 
 DRAIN_TIMEOUT = 3.5
 MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's connections
-MEMORY_AFTER = MEMORY_MAX * 7 // 8  # above MEMORY_MAX, connections are closed until memory use falls to this
+MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if MEMORY_MAX is exceeded, connections are closed until memory use drops to this
 TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
 HANDSHAKES_TIMEOUT = 2.0  # on shutdown, seconds to wait for TLS handshakes in progress
 
@@ -34,7 +34,7 @@ class Response(Protocol):
 
     @property
     def stream(self) -> AsyncIterator[bytes] | None:
-        """The parts of the body, or None to send `body`. With a stream, `headers` must include the content length."""
+        """The parts of the body, or None if `body` is complete. If set, `headers` must include the content length."""
 
 
 class Application(Protocol):

@@ -18,8 +18,8 @@ from petstore.server.bodies import BodySource, BodyStream, Malformed
 HEAD_MAX = 32 * 1024
 TARGET_MAX = 8 * 1024
 FIELDS_MAX = 100
-METHOD_MAX = 64  # bytes; up to this length, an incomplete head is checked completely whenever data arrives
-HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes; each field takes at least four, so a shorter head cannot have too many
+METHOD_MAX = 64  # bytes; an incomplete head up to this length is fully rechecked whenever more data arrives
+HEAD_UNCOUNTED_MAX = 4 * FIELDS_MAX  # bytes; each field takes at least four, so a shorter head cannot exceed FIELDS_MAX
 EMPTY_BYTES_MAX = 64  # maximum bytes of empty lines before a request line
 PIPELINE_MAX = 2  # maximum waiting requests per connection; parsing can increase a request's memory use 30-fold
 SPELLINGS_MAX, SPELLING_LENGTH_MAX = 1024, 64
@@ -85,7 +85,7 @@ class FieldNames:
 
 
 class HeadReader:
-    """Parses the complete request heads that arrive on one connection."""
+    """Parses the request heads of one connection. Each head must be complete."""
 
     __slots__ = ("_fields", "_known", "_names", "_parser")
 
@@ -208,7 +208,7 @@ class Source(BodySource, Protocol):
 
 
 class MessageReader:
-    """Reads the messages that arrive on one connection."""
+    """Turns the bytes received on one connection into request messages."""
 
     def __init__(self, source: Source, names: FieldNames) -> None:
         self.waiting: deque[RequestMessage] = deque()  # requests waiting to be handled, in order
@@ -218,13 +218,13 @@ class MessageReader:
         self.sends_on = False  # whether the client has sent more data since reading ended
         self._source: Source = source
         self._heads = HeadReader(names)
-        self._stream: BodyStream | None = None  # the body that is still arriving
+        self._stream: BodyStream | None = None  # the body currently being received
         self._unread = b""
         self._is_unfinished = False  # whether the unread bytes are an incomplete head
         self.received = 0  # bytes received since the last response
         self._started = 0.0
         self._empty_bytes = 0  # bytes of empty lines received since the last request
-        self._is_last = False  # whether the body that is arriving belongs to the last request on this connection
+        self._is_last = False  # whether the current body belongs to the last request on this connection
 
     @property
     def within_head(self) -> bool:
@@ -348,8 +348,8 @@ def _check_unfinished(head: bytes) -> None:
 def _check_length(head: bytes) -> None:
     """Raises Malformed if an incomplete head is too long.
 
-    This is the only check on new data that does not end a line. All checks together take 50 µs, which would be too long
-    if a client sent one byte at a time.
+    For a head longer than METHOD_MAX, this is the only check on new data that contains no line ending. Running every
+    check takes 50 µs, which would be too slow if a client sent one byte at a time.
     """
     if len(head) > TARGET_MAX and head.find(b"\n") < 0:
         raise Malformed(414)

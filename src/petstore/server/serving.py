@@ -17,7 +17,7 @@ from petstore.server.worker_process import COVER, PAUSE_MAX, RETIRE
 
 ACCEPT_TURNS = 500  # event loop iterations after a stop signal; each one accepts one pending connection per socket
 RETIRE_TIMEOUT = 60.0
-COVER_SECONDS = 2 * PAUSE_MAX  # longer than the main process ever waits before it repeats COVER
+COVER_SECONDS = 2 * PAUSE_MAX  # must exceed the longest interval between COVER signals
 RETIRE_IDLE = 10.0  # seconds to keep idle connections open after a reload
 
 
@@ -90,7 +90,7 @@ async def _cover(
                 while cover.is_set():
                     cover.clear()
                     await asyncio.wait_for(cover.wait(), COVER_SECONDS)
-        except OSError:  # for example, too many open files; the main process will repeat the signal
+        except OSError:  # such as too many open files; the main process will repeat COVER if necessary
             cover.clear()
         finally:
             for listener in listeners:

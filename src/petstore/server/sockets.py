@@ -7,7 +7,7 @@ import socket
 from petstore.errors import OperatorError
 
 BACKLOG = 4096
-KERNEL_BUFFER = 128 * 1024  # bytes in each direction; by default, the kernel's buffers can grow to between 4 and 6 MiB
+KERNEL_BUFFER = 128 * 1024  # bytes in each direction; the kernel's default limits are between 4 and 6 MiB
 FIRST_ACTIVATED = 3  # the first file descriptor that systemd passes
 
 Sockets = list[socket.socket]

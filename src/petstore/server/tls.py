@@ -1,7 +1,7 @@
 """TLS with bounded memory: creates the SSL context, and encrypts and decrypts a connection's data.
 
 asyncio's own TLS transport is not used for two reasons. It takes up to 546 KiB of memory for an idle connection, and
-the write buffer size that it reports does not include the bytes that its socket has not sent yet.
+the write buffer size it reports leaves out data that is still queued in the underlying socket transport.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 if not self._is_open:
                     tls.do_handshake()
                     self._open()
-                # Check for data first. Without data, `read` raises an exception, which is slower than decryption.
+                # Check for data first, because the exception that `read` would raise costs more than decryption.
                 while incoming.pending or tls.pending():
                     part = tls.read(RECORD)
                     if not part:

@@ -48,7 +48,7 @@ class Supervisor:
     def __init__(
         self, host: str, port: int, count: int, work: Work, predecessor: Handover | None, digests: Digests | None = None
     ) -> None:
-        """`digests` are digests of the workers' settings. A reload's trial start compares them with the new settings.
+        """A reload's trial start compares `digests` with the digests of the new settings.
 
         Raises OperatorError if the listening sockets cannot be opened.
         """
@@ -100,7 +100,7 @@ class Supervisor:
             self._stop()
 
     def _poll(self) -> None:
-        """Starts workers that are due, checks whether workers are ready or a trial has ended, and enforces timeouts."""
+        """Starts due workers, checks which workers are ready and whether a trial has ended, and enforces timeouts."""
         now = time.monotonic()
         for slot in self._restarts.take_due(now):
             self._start(slot)
@@ -139,7 +139,7 @@ class Supervisor:
         self._workers[pid] = Worker(pid, slot, ready)
 
     def _sockets_of(self, slot: int) -> Iterator[Sockets]:
-        """Returns a worker's own sockets, and all other sockets.
+        """Returns two lists of sockets: the worker's own, and all others.
 
         Every socket is assigned to a worker, even if a reload has changed the number of workers.
         """
