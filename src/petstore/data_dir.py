@@ -313,7 +313,7 @@ def complete_restore(data: Path) -> Path | None:
     new, old = ready / NEW, ready / OLD
     for name in DATA_FILES:
         is_staged = os.path.lexists(new / name)
-        if is_staged or name not in STORE_FILES:  # if a store file is not staged, it has already been moved
+        if is_staged or name not in STORE_FILES:  # a store file that is no longer staged has already been moved
             for existing in (name, *(name + companion for companion in COMPANIONS)):
                 with contextlib.suppress(FileNotFoundError):
                     (data / existing).rename(old / existing)

@@ -37,7 +37,7 @@ def given(changes: msgspec.Struct) -> dict[str, Any]:
 
 
 def without_unchanged(wanted: R, started: R, units: Sequence[Unit]) -> R:
-    """Returns the changes in `wanted`, without the units whose values are the same as in `started`."""
+    """Returns the changes in `wanted`, leaving out any unit whose values are unchanged from `started`."""
     new = given(wanted)
     changed = [unit for unit in units if any(getattr(wanted, field) != getattr(started, field) for field in unit)]
     return type(wanted)(**{field: new[field] for unit in changed for field in unit if field in new})

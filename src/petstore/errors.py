@@ -48,7 +48,7 @@ class PetstoreError(Exception):
 class RequestError(PetstoreError):
     """A request failed. The client receives an `Error` body and the given headers.
 
-    `usual` is the default message or, if the message depends on the request, an example of one.
+    `usual` is the default message or, for errors whose message depends on the request, an example.
     """
 
     code: ClassVar[str]
@@ -166,7 +166,7 @@ class OperatorError(PetstoreError):
 
 
 class MissingPackage(OperatorError):
-    """A feature requires a package that is not installed by default."""
+    """A feature requires an optional package that is not installed."""
 
     def __init__(self, feature: str, package: str | None, extra: str) -> None:
         # Suggest the wheel file, because a package called petstore in a public registry would not be ours.

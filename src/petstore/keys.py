@@ -124,7 +124,7 @@ def new_key(
 ) -> ApiKey:
     """Returns a key with a new id.
 
-    Raises OperatorError if the name or the contact is not valid, if there are no scopes, or if the plan does not allow
+    Raises OperatorError if the name or the contact is not valid, if `scopes` is empty, or if the plan does not allow
     the limits.
     """
     check_text("name", name)
@@ -238,7 +238,7 @@ def has_form(secret: str, prefix: str) -> bool:
 
 
 def secret_in(text: str) -> str:
-    """Returns the first API key in a text, such as a leaked file. If there is none, returns the stripped text."""
+    """Returns the first API key in a text, such as a leaked file, or the whole text (stripped) if it contains none."""
     found = (match[0] for match in _KEY.finditer(text) if any(well_formed(match[0], each) for each in ENVIRONMENTS))
     return next(found, text.strip())
 

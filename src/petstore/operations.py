@@ -51,7 +51,7 @@ OPERATIONS = (
 )  # fmt: skip
 
 # Requests that match no operation, such as OPTIONS requests and requests with an unknown path or an unsupported method,
-# are counted under this name. Its number is 0.
+# are counted as this operation, whose number is 0.
 OTHER: OperationName = "other"
 # The names under which requests are counted, sorted by operation number.
 COUNTED: tuple[OperationName, ...] = (OTHER, *(each.name for each in sorted(OPERATIONS, key=lambda each: each.number)))

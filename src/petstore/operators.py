@@ -15,7 +15,7 @@ PREFIX = "pets_op_"
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f]+( [^\s\x00-\x1f\x7f]+)*").fullmatch
 NAME_MAX = 64
 
-# An operator's name must not start like the id of a key or an import, because --added-by accepts both names and ids.
+# Key and import ids start with these prefixes. Operators' names must not, because --added-by accepts names and ids.
 ID_PREFIXES = ("key_", "imp_")
 # The audit log uses these names for actors that are not operators.
 LINK_ACTOR = "console"  # someone who signed in to the console with the one-time link

@@ -20,7 +20,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
 NESTING_MAX = 100  # how deeply arrays and objects may be nested in the body of a create request
 # A regular expression for the OpenAPI document. It forbids control characters and requires at least one character that
-# is not white space. It lists the white-space characters, because \s matches different ones in different languages.
+# is not white space. It spells out the white space, because the meaning of \s varies between programming languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
 REMOVAL_PREFIX = "rem_"  # the prefix of removal ids
@@ -217,8 +217,8 @@ def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None)
         plain = _decode_plain(body)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _strictly(body, unknown_fault)
-    # msgspec is several times faster than the strict parser, but accepts duplicate members. A body without escapes
-    # contains six quotes for name and categoryId, and four more for status. If the number of quotes differs, a member
+    # msgspec is several times faster than the strict parser, but accepts duplicate members. A valid body
+    # without escapes contains six quotation marks, or ten if it includes a status. Any other number means that a member
     # may be duplicated, so use the strict parser.
     if b"\\" in body or body.count(b'"') != (6 if plain.status is msgspec.UNSET else 10):
         return _strictly(body, unknown_fault)
@@ -256,7 +256,7 @@ def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     except json.JSONDecodeError as error:
         raise InvalidBody(f"The body is not valid JSON at {_place(text[: error.pos])}.") from None
     except _NotANumber:
-        # The JSON before the constant is valid, so look for the first constant outside a string.
+        # Everything before the constant is valid JSON, so the error is at the first constant outside a string.
         start = next(found.start(1) for found in _CONSTANT(text) if found[1])
         place = _place(text[:start])
         raise InvalidBody(f"The body is not valid JSON at {place}: NaN and Infinity are not JSON.") from None
@@ -293,7 +293,7 @@ def _is_too_deep(body: bytes) -> bool:
 
 
 class _Repeated:
-    """Collects the names of duplicate members. Duplicates in nested objects are recorded as an empty name."""
+    """Collects the names of duplicate members. For a duplicate in a nested object, records an empty name."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -312,7 +312,7 @@ class _Repeated:
 def new_pet(
     members: Mapping[str, Any], repeated: Set[str] = frozenset(), unknown_fault: UnknownMembersFault | None = None
 ) -> NewPet:
-    """Validates a new animal. Raises InvalidBody.
+    """Validates the members of a new animal. Raises InvalidBody if any member is missing or not valid.
 
     If `unknown_fault` is None, unknown members are ignored unless they are duplicated.
     """

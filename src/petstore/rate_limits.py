@@ -16,7 +16,7 @@ SECOND = 1_000
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 
-STRIKES_MAX = 1_000  # the highest default threshold; an operator can set a higher one
+STRIKES_MAX = 1_000  # the default threshold is capped at this value, but an operator can set a higher one
 
 Window = Literal["minute", "day"]
 
@@ -37,8 +37,8 @@ class Windows(NamedTuple):
 class BanPolicy(NamedTuple):
     """When to ban a key and for how long. `length` and `ceiling` are in milliseconds.
 
-    A key with more than `threshold` strikes is banned. If `threshold` is 0, the threshold is the key's per-minute
-    limit, but at most STRIKES_MAX.
+    A key with more than `threshold` strikes is banned. If `threshold` is 0, the key's per-minute limit is
+    used instead, capped at STRIKES_MAX.
     """
 
     length: int = 60 * SECOND
@@ -87,7 +87,7 @@ _new = tuple.__new__  # twice as fast as calling the named tuple's class
 def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Windows, Decision]:
     """Decides whether to admit a request with a key. Returns the windows to store and the decision.
 
-    Unchanged windows are returned as `w` itself.
+    If the windows have not changed, returns `w` itself.
     """
     minute_start, minute_used, day_start, day_used, strikes, ban_start, ban_end, bans = w
     per_minute, per_day = limits
@@ -129,10 +129,10 @@ def admit(w: Windows, limits: Limits, policy: BanPolicy, now: int) -> tuple[Wind
 
 
 def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision:
-    """Returns a refusal that describes the exhausted window that ends last, or the ban if that ends even later.
+    """Returns a refusal that describes whichever ends last: an exhausted window or the ban.
 
-    Windows that have already ended are never chosen, because the window or ban that caused the refusal ends later.
-    Windows that start in the future are included, because they would cause the client's next request to be refused.
+    A window that has already ended is never chosen, because whatever caused the refusal ends later. A window that
+    starts in the future counts as well, because it would cause the client's next request to be refused.
     """
     minute_start, minute_used, day_start, day_used, _, _, ban_end, _ = w
     per_minute, per_day = limits
@@ -148,7 +148,7 @@ def _refusal(outcome: Outcome, w: Windows, limits: Limits, now: int) -> Decision
 def admit_address(start: int, used: int, per_minute: int, now: int) -> tuple[int, int, Decision]:
     """Decides whether to admit a request from an address.
 
-    Returns the start of the window to store, the number of requests counted in it, and the decision.
+    Returns the window to store (its start and the number of requests counted in it) and the decision.
     """
     if not -MINUTE < now - start < MINUTE:
         start, used = now, 0

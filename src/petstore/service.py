@@ -63,7 +63,7 @@ class Service:
             metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
         self._backends = Backends(self._settings, serving=True)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
-        # The first flush also writes admissions that workers had not written when they were killed.
+        # The first flush covers all keys, because workers that were killed may have left admissions unwritten.
         self._flushing = asyncio.create_task(self._flush_usage(of_all=True))
         self._flushing_errors = asyncio.create_task(self._flush_errors())
         self._housekeeping = asyncio.create_task(self._run_housekeeping())
@@ -122,10 +122,10 @@ class Service:
         """
         now = self._clock()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
-        with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the gate keeps the totals
+        with bugs_logged(), contextlib.suppress(Unavailable):  # if this fails, the gate keeps the totals
             await self._backends.collect_admissions(now, seen)
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the counters keep the usage
+            with bugs_logged(), contextlib.suppress(Unavailable):  # if this fails, the next flush writes the usage
                 await counters.flush(now)
         if of_all:
             await self._count_expiring_keys(now)
@@ -137,7 +137,7 @@ class Service:
 
     async def _flush_errors(self) -> None:
         for counters in self.app.counters:
-            with bugs_logged(), contextlib.suppress(Unavailable):  # on failure, the counters keep the errors
+            with bugs_logged(), contextlib.suppress(Unavailable):  # if this fails, the next flush writes the errors
                 await counters.flush_errors()
 
 
@@ -169,7 +169,7 @@ def serve(settings: Settings) -> None:
         tls = tls_context(settings.tls_cert, settings.tls_key)
         work = partial(_work, settings, tls, _expiry_of(settings, tls))
         digests = _digests_of(settings)
-        # Take the handover last, because keep_previous_workers needs it if anything above fails.
+        # Do this last, because it clears the variable that keep_previous_workers reads if anything above fails.
         predecessor = Handover.from_environment()
         code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
     mark_gate_clean(settings)

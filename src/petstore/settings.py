@@ -1,4 +1,4 @@
-"""The operator's settings, held and validated by one immutable object. See docs/reference/settings.md."""
+"""The operator's settings, in a single immutable object that validates them. See docs/reference/settings.md."""
 
 import ipaddress
 import re
@@ -24,7 +24,7 @@ RANGES = {
     "connections_per_address": (1, 10**6),
     "ban_seconds": (1, 10**9),
     "ban_ceiling": (1, 10**9),
-    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit, but at most STRIKES_MAX
+    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit, capped at STRIKES_MAX
     "postgres_pool": (1, 1_000),
     "usage_days": (31, 100_000),
 }
@@ -167,7 +167,7 @@ def _name(url: SplitResult) -> str:
 
 
 def without_password(url: str) -> str:
-    """Removes passwords from a URL's login and query, for messages and the audit log.
+    """Removes passwords from the credentials and the query of a URL, for messages and the audit log.
 
     Returns `scheme://…` if the URL is ambiguous, for example because a password contains an unescaped `/`, `?`, `#` or
     `@`. In that case, the parser would mistake part of the password for the host, the port, the path or the query.

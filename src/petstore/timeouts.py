@@ -14,7 +14,7 @@ class Timeouts(NamedTuple):
 
     @property
     def reserve(self) -> float:
-        """The time that a write must have left in order to join a batch. Writes with less time left are refused."""
+        """The least time a write can have left before its deadline and still join a batch. With less, it is refused."""
         return 0.15 * self.deadline
 
     @property
@@ -39,7 +39,7 @@ class Timeouts(NamedTuple):
 
     @property
     def gate_connection(self) -> float:
-        """The timeout for connecting to Redis, which counts toward the timeout for the batch."""
+        """The timeout for connecting to Redis. Connecting also counts toward the timeout for the batch."""
         return 0.8 * self.gate
 
     @property
@@ -49,4 +49,4 @@ class Timeouts(NamedTuple):
 
 
 CLIENT = Timeouts()
-OPERATOR = Timeouts(25.0)  # longer, because the machine may be busy or a migration may be running
+OPERATOR = Timeouts(25.0)  # longer than for clients, because the machine may be busy or a migration may be running

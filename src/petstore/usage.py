@@ -10,10 +10,10 @@ from urllib.parse import quote
 from petstore.keys import Environment, without_keys
 from petstore.operations import OperationName
 
-# The measures for requests with a valid key. The gate counts `admitted` requests, including those that later fail.
-# Workers count the rest.
+# The usage measures for requests with a valid key. The gate counts every `admitted` request, even one that fails later.
+# Workers count the other measures.
 KeyMeasure = Literal["admitted", "client_error", "server_error", "refused", "banned"]
-# The measures for requests without a valid key. Workers count each such request as exactly one of these measures.
+# The usage measures for requests without a valid key. Workers count each such request under exactly one measure.
 AnonymousMeasure = Literal[
     "unauthorized", "anonymous_ok", "anonymous_client_error", "anonymous_server_error", "anonymous_refused"
 ]
@@ -37,7 +37,7 @@ PATH_MAX = 200  # longer paths are truncated to this many characters
 
 
 class KeyUsage(NamedTuple):
-    """The number of a key's requests with one outcome. The interval began at `start` (Unix seconds)."""
+    """How many of a key's requests had one outcome, in an interval that began at `start` (Unix seconds)."""
 
     key_id: str
     start: int
@@ -81,9 +81,9 @@ class RecentError(NamedTuple):
 
 
 class TotalUsage(NamedTuple):
-    """The number of requests with one outcome, counting either only those with a valid key or only those without one.
+    """How many requests of all clients were counted under one measure, in an interval that began at `start`.
 
-    The interval began at `start` (Unix seconds).
+    `start` is in Unix seconds. No measure covers both requests with a valid key and requests without one.
     """
 
     start: int
@@ -116,11 +116,11 @@ class Span(NamedTuple):
     usage_interval: Interval  # the interval that each usage row covers in the chart for one key
 
     def since(self, now: float) -> int:
-        """Returns the start of the span. The span's last interval contains `now`."""
+        """Returns the start of the span whose last interval contains `now`."""
         return int(now) // self.interval * self.interval + self.interval - self.length
 
     def bars(self, now: float, seconds: int) -> list[int]:
-        """Returns the start times of the bars, each `seconds` long. The last bar contains `now`."""
+        """Returns the start time of each bar. Bars are `seconds` long, and the last one contains `now`."""
         return list(range(self.since(now), int(now) + 1, seconds))
 
 

@@ -10,7 +10,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, for example as `\\u001b`. Does not change the meaning of single-line JSON."""
+    """Escapes control characters in the style of JSON, such as `\\u001b`. Single-line JSON remains equivalent."""
     return text if text.isprintable() else _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -17,7 +17,7 @@ from petstore.store.keys import Keys
 from petstore.web.requests import FIELD_PARSED_MAX, Request, bearer
 
 CACHED_KEYS_MAX = MARKED_KEYS_MAX = 20_000
-LOOKUPS_PER_SECOND = 10  # lookups of unknown keys that an address can still cause after it has reached its limit
+LOOKUPS_PER_SECOND = 10  # lookups of unknown keys that are still allowed for an address over its limit
 ADDRESSES_MAX = 10_000
 
 QUOTES_AND_LISTS = frozenset("\"',; ")  # these characters suggest a quoted key or a repeated header
@@ -26,7 +26,7 @@ digest_of_secret = lru_cache(maxsize=4096)(digest_of)
 
 
 class CachedKey(msgspec.Struct, frozen=True, gc=False):
-    """A usable key, as it was stored when the environment's keys had this version number."""
+    """A usable key. `version` is the version of the environment's keys just before this key was read."""
 
     key: ApiKey
     limits: Limits
@@ -58,10 +58,10 @@ class Admission:
         self._gate = gate
         self._address_of = address_of
         self._cached: dict[bytes, CachedKey] = {}
-        self._marked: dict[bytes, None] = {}  # keys known to be marked as valid in the gate, oldest first
+        self._marked: dict[bytes, None] = {}  # keys that the gate is known to have marked as valid, oldest first
         self._cached_keys_max = cached_keys_max
         self._lookups_second = 0
-        self._lookups: dict[bytes, int] = {}  # lookups per address in `_lookups_second`
+        self._lookups: dict[bytes, int] = {}  # lookups by each address bucket during `_lookups_second`
 
     async def admit(self, request: Request, now: float, operation: OperationName = OTHER) -> Admitted:
         """Authenticates a request and asks the gate whether to admit it. Raises Unavailable."""
@@ -86,7 +86,7 @@ class Admission:
                 if passed is not None:
                     decision, version = passed
                     return known.key, decision, version
-                # A key has changed since the lookup, so the gate has not counted the request.
+                # A key has changed since the lookup, so look up this one again. The gate has not counted the request.
                 known = await self._look_up(secret, digest, now)
         return None, await self._gate.admit_address(self._environment, self._address_of(request), now), NO_VERSION
 
@@ -113,7 +113,7 @@ class Admission:
         return known
 
     async def _over_limit(self, request: Request, secret: str, digest: bytes, now: float) -> Decision | None:
-        """Returns a refusal if this key must not be looked up, or None if it may be.
+        """Returns a refusal if looking up this key would exceed the address's limits, or None if the lookup is allowed.
 
         An address that is over its limit can cause only a few lookups per second, no matter how many keys it makes up.
         Keys that any worker has already found to be valid are not affected.
@@ -130,7 +130,7 @@ class Admission:
         return None if self._may_look_up(bucket_of(address), now) else decision
 
     def _may_look_up(self, address: bytes, now: float) -> bool:
-        """Whether this address bucket may cause another lookup in the current second. If so, counts the lookup."""
+        """Whether this address bucket is allowed one more lookup in the current second. If so, counts the lookup."""
         if int(now) != self._lookups_second:
             self._lookups_second, self._lookups = int(now), {}
         taken = self._lookups.get(address, 0)

@@ -88,7 +88,7 @@ class App:
         return client_address(request.peer, request.fields.get("x-forwarded-for", ""), self._trusted)
 
     def publish(self, ticks: float) -> None:
-        """Publishes the counters and logs suppressed events. Called once a second.
+        """Publishes the counters and logs how many events were suppressed. Called once a second.
 
         `ticks` is the value of `perf_counter`, or infinity on shutdown.
         """

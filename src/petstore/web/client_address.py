@@ -14,10 +14,10 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str, forwarded_for: str, trusted: tuple[Network, ...]) -> str:
-    """Returns the client's address: the peer's or, behind trusted proxies, the nearest untrusted address.
+    """Returns the peer's address or, if the peer is a trusted proxy, the address of the client behind it.
 
-    `forwarded_for` is the value of X-Forwarded-For. A peer on a Unix socket has no address. Such a peer is trusted,
-    because only local processes can connect to the socket.
+    `forwarded_for` is the value of X-Forwarded-For. A peer on a Unix socket has no address, but it is trusted, because
+    only local processes can connect to the socket.
     """
     if peer and (not trusted or not is_in(peer, trusted)):
         return peer

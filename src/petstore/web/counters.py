@@ -18,11 +18,11 @@ from petstore.usage import AnonymousMeasure, KeyMeasure, OperationUsage, RecentE
 CountedOperation = OperationName  # or SITE
 SITE = "site"  # requests outside the base addresses
 BANNED_429 = 4290  # a pseudo-status for 429s due to a ban, which are counted separately from other 429s
-ROWS_MAX = 250  # usage rows per transaction; few, so that create requests do not wait long for the write lock
-ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # maximum errors for each key, and maximum keys with errors, in each flush
+ROWS_MAX = 250  # usage rows per transaction; kept small so that create requests do not wait long for the lock
+ERRORS_MAX, ERROR_KEYS_MAX = 10, 25  # the most errors per key, and the most keys with errors, in one flush
 PER_SECOND = 100_000  # durations are counted in steps of 10 µs
 
-# The responses that require a page from the cache or the store.
+# The responses that count as page cache hits or misses.
 _PAGES = {("listPets", 200), ("listPets", 304)}
 
 

@@ -50,7 +50,7 @@ class Deadlines:
         return self._in_flight[_current_task()]
 
     async def pause(self, waiting: Awaitable[T]) -> T:
-        """Suspends the current task's deadline, if any, while awaiting `waiting`, and then sets a new one."""
+        """Awaits `waiting` without a deadline. If the current task had a deadline, sets a new one afterwards."""
         if self._in_flight.pop(_current_task(), None) is None:
             return await waiting
         try:

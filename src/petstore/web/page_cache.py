@@ -57,7 +57,7 @@ class PageCache:
     def _turn_to(self, version: CatalogueVersion, now: float) -> None:
         """Switches to this version, and removes pages that are not valid for it.
 
-        A slow request might have an older version than the cache.
+        The version can be older than the cache's if a request was admitted before the last change.
         """
         _, edited = version
         if edited != self._version[1] or not self._begun <= now < self._until:

@@ -28,7 +28,7 @@ _ITEMS = re.compile(r'(?:[^",]+|"(?:[^"\\]|\\.)*"?)+').findall
 
 
 class Preferences(NamedTuple):
-    """A client's preferences. `delay` and `retry_after` are numbers of seconds, or None if the client gave none."""
+    """A client's preferences. `delay` and `retry_after` are in seconds, or None if the client did not send them."""
 
     error: str | None = None
     retry_after: int | None = None
@@ -81,7 +81,7 @@ def _seconds(text: str | None, most: int) -> int | None:
 
 
 def simulated_decision(decision: Decision, preferences: Preferences, now: float) -> Decision:
-    """Returns the decision for the headers. For a simulated 429, that is a refusal with no requests remaining."""
+    """Returns the decision to describe in the response headers: a refusal for a simulated 429, otherwise `decision`."""
     if preferences.error not in REFUSALS:
         return decision
     wait = (preferences.retry_after or RETRY_AFTER) * SECOND
@@ -123,7 +123,7 @@ class Delays:
         return preferences._replace(delay=None) if self._waiting >= self._most else preferences
 
     async def wait(self, seconds: int | None) -> float:
-        """Waits for this many seconds, or until shutdown. Returns how many seconds have passed."""
+        """Waits for this many seconds, or until shutdown if that comes first. Returns the time spent waiting."""
         if seconds is None:
             return 0.0
         began = perf_counter()

@@ -32,7 +32,7 @@ FIELDS = frozenset(
 
 
 class Body(Protocol):
-    """A body that has not arrived completely yet."""
+    """A request body that is still arriving."""
 
     async def read(self) -> bytes:
         """Returns the next bytes, or an empty bytes object at the end.
@@ -136,7 +136,7 @@ def parse_pet_id(text: str) -> int | None:
 # Strict handling: unknown parameters and members
 
 NAMES_SHOWN = 10  # maximum unknown names to list in a message
-LENGTH_SHOWN = 30  # maximum characters to show of an unknown name; too few to reveal a key that `without_keys` misses
+LENGTH_SHOWN = 30  # maximum characters shown of an unknown name; too few to reveal a key that `without_keys` overlooks
 
 
 def _unknown_parameters(query: str, known: Collection[str]) -> list[str]:
@@ -161,7 +161,7 @@ def members_fault(names: Sequence[str]) -> str:
 
 
 def _shown(names: Sequence[str]) -> tuple[bool, str]:
-    """Returns whether there is only one name, and a text that lists the names, shortened and with API keys removed."""
+    """Returns whether there is only one name, and a readable list of the names, shortened and without API keys."""
     shown = []
     for name in names[:NAMES_SHOWN]:
         kept = without_keys(name)
@@ -176,7 +176,7 @@ def _shown(names: Sequence[str]) -> tuple[bool, str]:
 # Cursors: opaque positions in the list of animals, with a checksum
 
 _SALT = zlib.crc32(b"petstore cursor 1")
-_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # base64 of 12 bytes has no padding, so each position has one cursor
+_FORM = re.compile("[A-Za-z0-9_-]{16}").fullmatch  # exactly 12 bytes in base64, so each position has only one cursor
 _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
@@ -187,7 +187,7 @@ def write_cursor(after: int) -> str:
 
 
 def read_cursor(text: str) -> int | None:
-    """Returns the position that a cursor contains, or None if the cursor is not valid."""
+    """Returns the position that a cursor encodes, or None if the cursor is not valid."""
     if _FORM(text):
         raw = binascii.a2b_base64(text.encode().translate(_FROM_URL))
         after = int.from_bytes(raw[:8], signed=True)

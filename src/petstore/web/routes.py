@@ -49,8 +49,8 @@ class Router:
 
     def __init__(self, apis: dict[Environment, Api], settings: Settings) -> None:
         self._staging_url, self._public_url = settings.staging_url, settings.public_url
-        self._fixed: dict[str, Address] = {}  # by path
-        self._items: dict[str, Address] = {}  # by parent path, for paths whose last segment is a parameter
+        self._fixed: dict[str, Address] = {}  # paths without parameters
+        self._items: dict[str, Address] = {}  # paths that end with a parameter, keyed by their parent path
         self._bases = {BASES[environment]: Route(api) for environment, api in apis.items()}
         for base, nothing in self._bases.items():
             base_url = settings.base_url(nothing.api.environment)

@@ -65,9 +65,9 @@ def _made(make: Callable[[], bytes]) -> Content:
 
 
 def quality(field: str, *names: str) -> float:
-    """Returns the quality value of the first of `names` that an `Accept` or `Accept-Encoding` field contains.
+    """Returns the quality value that an `Accept` or `Accept-Encoding` field gives to a media type or a coding.
 
-    Returns 0 if the field contains no such name.
+    Looks for the names in this order, so the most specific one should come first. Returns 0 if none is found.
     """
     if len(field) > FIELD_PARSED_MAX:
         return 0.0
