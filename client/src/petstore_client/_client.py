@@ -100,7 +100,7 @@ class Petstore(BaseClient):
         cursor: str | None = None,
         if_none_match: Page | str | None = None,
     ) -> "PetIterator":
-        """Iterates over animals ordered by id. Requests each page when the iteration reaches it.
+        """Iterates over animals ordered by id, fetching pages as needed.
 
         Args:
             status: Return only animals with this status.
@@ -109,8 +109,8 @@ class Petstore(BaseClient):
             cursor: The `next_cursor` of an earlier page, to continue after that page. By default, the iteration starts
                 at the first animal.
             if_none_match: A page from an earlier call, or its `etag`. If the first page has not changed, the service
-                does not send it again. The iterator then yields the page that you passed, with `not_modified` set, and
-                continues with the next page. If you passed only an `etag`, it yields an empty page instead.
+                does not send it again. The iterator then uses the page that you passed, or an empty page if you passed
+                only an `etag`, and continues with the next page. `pages()` yields that page with `not_modified` set.
 
         Raises:
             PetstoreError: A request failed during the iteration. To retry the same page, continue iterating.
@@ -141,7 +141,7 @@ class Petstore(BaseClient):
 
     @deprecated("get_pet will be removed on 5 December 2030; use list_pets with a status instead")
     def get_pet(self, pet_id: int) -> Pet:
-        """Returns one animal. Deprecated, to be removed on 5 December 2030: use `list_pets` with a status instead.
+        """Returns one animal. Deprecated: it will be removed on 5 December 2030. Use `list_pets` with a status instead.
 
         Raises:
             PetstoreError: `PetNotFound` if the animal does not exist, or another subclass for other failures.

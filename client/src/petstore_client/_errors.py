@@ -25,7 +25,7 @@ from typing import Any
 
 from petstore_client._models import RateLimit
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # the default, so that tests can create errors without headers
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})  # a default for tests that create errors without headers
 
 
 class PetstoreError(Exception):

@@ -51,7 +51,7 @@ def _check_url(base_url: str) -> None:
         raise ValueError("base_url must start with http:// or https://")
     try:
         url = httpx.URL(base_url)
-        url.raw_host.decode("ascii").encode("idna")  # fails if a socket would reject the host name
+        url.raw_host.decode("ascii").encode("idna")  # raises UnicodeError for a host name that a socket would reject
     except (httpx.InvalidURL, UnicodeError) as error:
         why = f": {error}" if "@" not in base_url else ""
         raise ValueError(f"base_url is not a valid URL{why}") from error

@@ -60,7 +60,7 @@ class Page(Model, frozen=True):
         return len(self.pets)
 
     def __repr__(self) -> str:
-        # Leave out the animals, because they could fill the screen.
+        # Omit the animals to keep the repr short.
         return f"<Page len={len(self)} next_cursor={self.next_cursor!r} not_modified={self.not_modified}>"
 
 

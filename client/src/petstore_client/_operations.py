@@ -224,7 +224,7 @@ class Operations:
                 self._events.wait(wait, is_first=self.limiter.is_first_to_wait(hold.pause_end))
                 await self._sleep_until(hold.pause_end)
                 poll, polled = MIN_POLL, 0.0
-                if isinstance(last_error, RateLimited):  # a call that received a 429 retries before other calls
+                if isinstance(last_error, RateLimited):  # the call that received the 429 retries first
                     continue
             if polled > min(request.timeouts.total, request.timeouts.pool):
                 break

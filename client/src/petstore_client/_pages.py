@@ -48,7 +48,7 @@ class AsyncPageIterator(AsyncIterator[Page]):
         if self._remaining is not None:
             if len(page) > self._remaining:  # the service ignored the limit
                 page = msgspec.structs.replace(page, pets=page.pets[: self._remaining])
-            # If only an ETag was given, an unmodified page contains no animals, so count it as a full page.
+            # A 304 for a bare ETag yields an empty page, so assume that the page was full.
             self._remaining -= limit if page.not_modified and not page.pets else len(page)
             self._is_done = self._is_done or self._remaining == 0
         return page

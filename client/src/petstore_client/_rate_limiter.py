@@ -63,7 +63,7 @@ class RateLimiter:
         Must be called before `release`, so that no other call can send a request in between.
         """
         with self._lock:
-            if started >= self._pause_end:  # otherwise, the request was in flight when this pause began
+            if started >= self._pause_end:  # ignore requests that were in flight when this pause began
                 self._refusals += 1
             end = now + delay_after(refusal, self._refusals, fraction)
             if end > self._pause_end:

@@ -29,9 +29,9 @@ def is_retryable(error: PetstoreError | None) -> bool:
 def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
     """Returns how many seconds to wait after `number` consecutive failures.
 
-    `fraction` is a random number from 0 to 1 that determines the jitter, which keeps clients that fail at the same time
-    from retrying at the same time. If the response contained a `Retry-After` header, the delay is that time plus
-    jitter. Otherwise, it is an exponential backoff, up to half of which is jitter.
+    If the response contained a `Retry-After` header, the delay is that time plus jitter. Otherwise, the delay grows
+    exponentially, and up to half of it is jitter. `fraction`, a random number from 0 to 1, determines the jitter. It
+    keeps clients that fail at the same time from retrying at the same time.
     """
     asked = error.retry_after if isinstance(error, ApiError) else None
     bound = max_jitter(asked or 0.0, number)
@@ -41,15 +41,15 @@ def delay_after(error: PetstoreError, number: int, fraction: float) -> float:
 def max_jitter(asked: float, number: int) -> float:
     """Returns the maximum jitter in seconds.
 
-    It is 0.5 s or a tenth of `Retry-After`, whichever is longer, doubled for each further failure, up to 8 s.
+    Starts at 0.5 s or a tenth of `Retry-After`, whichever is longer, and doubles with each further failure, up to 8 s.
     """
     return min(max(FIRST_BACKOFF, asked / 10) * 2.0 ** min(number - 1, 10), MAX_BACKOFF)
 
 
 def wait_reason(error: PetstoreError) -> WaitReason:
-    """Returns the reason for a wait after this error.
+    """Returns why a call has to wait after this error.
 
-    A wait of more than a minute cannot be due to the per-minute limit.
+    The per-minute limit never requires a wait of more than a minute.
     """
     if isinstance(error, KeyBanned):
         return "ban"

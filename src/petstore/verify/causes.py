@@ -52,8 +52,8 @@ def _server(response: Response) -> str:
     return f"a proxy, or a server other than Petstore: `Server: {shown(server)}`" if server else ""
 
 
-# Causes found by CERTAIN functions override the cause that the check suspects. Causes found by POSSIBLE functions are
-# used only if the check does not suspect a cause.
+# Functions in CERTAIN override the cause that the check suspects. Functions in POSSIBLE are called only if the check
+# does not suspect a cause.
 CERTAIN: list[Callable[[Response], str]] = [_age, _cache_hit, _html]
 POSSIBLE: list[Callable[[Response], str]] = [_compressed, _weakened, _doubled, _via, _server]
 

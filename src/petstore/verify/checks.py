@@ -28,7 +28,7 @@ Level = Literal["spec", "contract"]
 Need = Literal["write", "limit key", "addresses", "errors on demand"]
 
 LEVELS: tuple[Level, ...] = ("spec", "contract")
-# What the operator can pass to `petstore verify` to meet each need.
+# How the operator can meet each need when running `petstore verify`.
 OPTIONS: dict[Need, str] = {
     "write": "`--write`, or an address that offers errors on demand",
     "limit key": "`--limit-key`",
@@ -40,7 +40,7 @@ OPTIONS: dict[Need, str] = {
 class Check(NamedTuple):
     run: Callable[[Session], Findings]
     level: Level
-    source: str  # a section of the specification or, for the level "contract", a heading in docs/api.md
+    source: str  # a section of the specification ("spec") or a heading in docs/api.md ("contract")
     requests: int  # the maximum number of requests, excluding those sent with the limit key
     per_address: int = 0  # additional requests for each address
     per_pair: int = 0  # additional requests for each pair of addresses

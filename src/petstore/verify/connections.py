@@ -65,7 +65,7 @@ def largest_body(session: Session) -> Findings:
 
 
 def malformed(session: Session) -> Findings:
-    """A request with conflicting `Content-Length` headers is rejected with one 400, and the connection is closed."""
+    """A request with conflicting `Content-Length` headers gets exactly one 400, and the connection is closed."""
     message = session.message("POST /pets", "Content-Length: 3", "Content-Length: 30", key="") + b"{} "
     with session.connect() as connection:
         yield from _expect_rejection(session, connection, message, 400)

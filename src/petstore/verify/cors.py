@@ -1,4 +1,4 @@
-"""CORS: pages from an origin that the operator allows can use the API."""
+"""CORS: web pages from allowed origins can call the API."""
 
 from petstore.verify.findings import Findings, Skip, expect, expect_status
 from petstore.verify.session import Session

@@ -63,7 +63,7 @@ def invalid_values(session: Session) -> Findings:
 
 
 def forbidden_values(session: Session) -> Findings:
-    """An invalid name, an explicit `null` or a number beyond 64 bits is rejected with 400 `invalid_body`."""
+    """An invalid name, an explicit `null` or a number outside the int64 range is rejected with 400 `invalid_body`."""
     for members in FORBIDDEN_VALUES:
         yield from expect_error(session.add(**members), 400, "invalid_body")
 
@@ -100,7 +100,7 @@ def stored_as_sent(session: Session) -> Findings:
 
 
 def location(session: Session) -> Findings:
-    """Until `GET /pets/{petId}` is removed, the `Location` header of a 201 contains the new animal's address."""
+    """Until `GET /pets/{petId}` is removed, the `Location` header of a 201 points to the new animal."""
     response = session.add()
     yield from expect_status(response, 201)
     if response.pet and response.date < end_of_items("/pets"):

@@ -27,7 +27,7 @@ def each_code(session: Session) -> Findings:
 
 
 def retry_after(session: Session) -> Findings:
-    """A simulated 429 includes the requested `Retry-After` and `X-RateLimit-Remaining: 0`."""
+    """A simulated 429 includes `X-RateLimit-Remaining: 0` and the requested `Retry-After`."""
     response = session.send("GET /pets", "Prefer: code=429", "Prefer: retry-after=7")
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("retry-after") == 7, "`Retry-After: 7`", response)

@@ -8,7 +8,7 @@ from petstore.verify.transport import Response
 
 RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 DAY = 86_400
-CLOCK_MAX = 60  # seconds by which this machine's clock is allowed to be wrong
+CLOCK_MAX = 60  # how far off this machine's clock may be, in seconds
 
 
 def _errors(session: Session) -> Iterator[Response]:

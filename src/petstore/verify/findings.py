@@ -7,7 +7,7 @@ from petstore.verify.transport import Response
 
 
 class Finding(NamedTuple):
-    """A broken promise. `cause` is the cause that the check suspects. `causes.py` may find a more likely cause."""
+    """A broken promise. `cause` is the check's best guess, or empty. `causes.py` may find a better one."""
 
     expected: str
     received: str

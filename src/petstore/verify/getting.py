@@ -1,4 +1,4 @@
-"""Getting one animal by its id. This operation is deprecated."""
+"""The deprecated operation that gets one animal by its id."""
 
 from email.utils import format_datetime
 from urllib.parse import urljoin
@@ -8,7 +8,7 @@ from petstore.verify.findings import Findings, Skip, expect, expect_error
 from petstore.verify.session import Session
 from petstore.verify.transport import Address, Response, link_target
 
-UNKNOWN = "9223372036854775807"  # the largest possible id, which no animal has
+UNKNOWN = "9223372036854775807"  # the highest possible id; no animal has it
 
 
 def _send(session: Session, pet_id: object) -> Response:

@@ -8,15 +8,15 @@ from petstore.verify.session import Session, new_name, new_pet
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
-LIMIT_MIN, LIMIT_MAX = 10, 200  # per-minute limits that suit --limit-key; a lower limit could lead to a ban
+LIMIT_MIN, LIMIT_MAX = 10, 200  # per-minute limits allowed for --limit-key; a key with a lower limit might be banned
 BEYOND = 5  # requests to send beyond the limit
-CLOCKS_MAX = 5  # seconds by which the `Date` header is allowed to differ from the gate's clock
+CLOCKS_MAX = 5  # how far the `Date` header may differ from the gate's clock, in seconds
 OTHER_GATE = "the addresses do not share a gate; they use different Redis servers (--gate)"
 OTHER_CLIENT = "another client uses this key, or a proxy retries requests"
 
 
 def expect_counted(before: Response, after: Response, count: int, cause: str) -> Findings:
-    """Expects that `count` requests were counted between two responses, unless they belong to different windows."""
+    """Checks that `count` requests were counted between two responses. Does nothing if the window has changed."""
     for name in ("x-ratelimit-limit", "x-ratelimit-reset"):
         if before.value(name) != after.value(name):
             return
@@ -93,7 +93,7 @@ def _burst(session: Session) -> Burst:
 
 
 def exact(session: Session) -> Findings:
-    """If parallel requests through all addresses exceed the limit, exactly as many as the limit allows are admitted."""
+    """When parallel requests through all addresses exceed the limit, exactly the allowed number is admitted."""
     burst = _burst(session)
     if not burst.in_one_window:
         burst = _burst(session)
@@ -107,7 +107,7 @@ def exact(session: Session) -> Findings:
 
 
 def most_requests(limit: int) -> int:
-    """Returns the maximum number of requests that these checks send with a key that has this limit."""
+    """Returns the maximum number of requests that these checks send with --limit-key, given the key's limit."""
     return 2 * (min(limit, LIMIT_MAX) + BEYOND) + 10
 
 
@@ -127,7 +127,7 @@ def refusal(session: Session) -> Findings:
 
 
 def refusal_headers(session: Session) -> Findings:
-    """A 429 has the code `rate_limit_exceeded`, no remaining requests and a reset time that matches `Retry-After`."""
+    """A 429 has the code `rate_limit_exceeded`, `X-RateLimit-Remaining: 0` and a `Reset` that matches `Retry-After`."""
     response = _refused(session)
     yield from expect_error(response, 429, "rate_limit_exceeded")
     yield from expect(response.number("x-ratelimit-remaining") == 0, "`X-RateLimit-Remaining: 0`", response)

@@ -11,7 +11,7 @@ from petstore.verify.session import Session, new_name
 from petstore.verify.transport import Address
 
 CLOCKS_MAX = 2  # maximum difference between the clocks of two addresses, in seconds
-SAMPLES = 4  # clock readings spread over one second, because responses show only whole seconds
+SAMPLES = 4  # clock readings per address, spread over a second because each shows only whole seconds
 OTHER_STORE = "the addresses do not share a store (--store)"
 
 
@@ -75,14 +75,14 @@ def same_time(session: Session) -> Findings:
 
 
 class Ahead(NamedTuple):
-    """The minimum and maximum number of seconds by which a clock is ahead of this machine's clock."""
+    """How far a clock is ahead of this machine's clock: at least `least` and at most `most` seconds."""
 
     least: float
     most: float
 
 
 def _clock(session: Session, address: Address) -> Ahead:
-    """Reads the clock at an address from a simulated 429 if possible, or else from the less accurate `Date` header."""
+    """Measures how far an address's clock is ahead, using a simulated 429 or, failing that, the `Date` header."""
     response = session.send("GET /pets?limit=1", "Prefer: error=rate_limit_exceeded, retry-after=1", at=address)
     reset = response.number("x-ratelimit-reset")
     if response.status == 429 and reset is not None:

@@ -37,7 +37,7 @@ def complete(session: Session) -> Findings:
 
 
 def link_address(session: Session) -> Findings:
-    """The link to the next page uses the same address as the client."""
+    """The link to the next page points to the address that the client used."""
     response = _first_page(session)
     address = session.addresses[0]
     target = link_target(response, "next").partition("?")[0]

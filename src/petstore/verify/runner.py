@@ -15,8 +15,8 @@ from petstore.verify.session import ListEnd, Session
 from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
 
 REQUESTS_MAX = 400
-LIST_PAGES_MAX = 6  # maximum pages to read for each status when looking for the end of a list
-SHOWN_FINDINGS = 3  # maximum findings to show for a check
+LIST_PAGES_MAX = 6  # maximum number of pages to read per status when looking for the end of a list
+SHOWN_FINDINGS = 3  # maximum number of findings to show per check
 
 
 class Result(NamedTuple):
@@ -105,7 +105,7 @@ def _in_words(finding: Finding) -> str:
 
 
 def _probe(session: Session, address: Address, key: str | None = None, option: str = "--key") -> Response:
-    """Requests a list. Raises OperatorError if the address is unreachable or does not accept the key."""
+    """Requests a list to test the address and the key. Raises OperatorError if either cannot be used."""
     response = _probed(session, "GET /pets?limit=1", at=address, key=key)
     if response.status == 200 or (response.status == 429 and key):
         return response

@@ -15,7 +15,7 @@ from petstore.keys import without_keys
 from petstore.verify.findings import Skip
 from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
 
-SECONDS_MAX = 110.0  # no request starts after this many seconds; the last one can take another ten seconds
+SECONDS_MAX = 110.0  # seconds after which no request is sent; leaves ten of the two minutes for the last response
 NAME = "verify-"
 
 
@@ -47,10 +47,10 @@ class Session:
     def message(
         self, line: str, *headers: str, body: bytes | None = None, key: str | None = None, at: Address | None = None
     ) -> bytes:
-        """Returns the bytes of a request and counts it as sent.
+        """Builds a request and counts it as sent. Raises Skip if the deadline has passed.
 
-        `line` consists of the method and the path relative to the base address.
-        `key` defaults to the session's key. An empty string means no key. Raises Skip if the deadline has passed.
+        `line` is the method and the path, which is relative to the base address. `key` defaults to the session's key.
+        If it is an empty string, no key is sent.
         """
         if time.monotonic() > self.deadline:
             raise Skip("the two-minute limit has passed because the address responds too slowly")
@@ -70,8 +70,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse or OSError on failure.
 
-        GET and HEAD requests share one connection per address, and are sent again if it has been closed. All other
-        requests use new connections, so that they are never sent twice.
+        GET and HEAD requests share one connection per address, and are resent on a new connection if that one fails.
+        All other requests use new connections, so that they are never sent twice.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)

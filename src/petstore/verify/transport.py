@@ -68,7 +68,7 @@ class Response(NamedTuple):
         return [value for found, value in self.headers if found == name.lower()]
 
     def value(self, name: str) -> str:
-        """Returns the value of a header that occurs exactly once, or an empty string."""
+        """Returns the value of a header, or an empty string if it is missing or occurs more than once."""
         found = self.values(name)
         return found[0] if len(found) == 1 else ""
 
@@ -138,7 +138,7 @@ def escaped(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Decodes, escapes and shortens a string from the server that was read as Latin-1."""
+    """Decodes text that was read from the server as Latin-1, then escapes and shortens it."""
     decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
     return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
 
