@@ -157,13 +157,11 @@ def test_too_many_addresses_are_refused(service: Server, live: Key) -> None:
         prepare(session, "contract", write=True)
 
 
-def test_a_service_that_repeats_the_key_does_not_get_it_printed(command: Commands) -> None:
-    """The service is another implementation whose keys have a different format."""
-    secret = "another-form-of-key-17"
-    body = f'[{{"id":1,"name":"{secret}\x9b31m","categoryId":1}}, 2]'.encode()
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
+@contextlib.contextmanager
+def responding(status: str, body: bytes) -> Iterator[str]:
+    """Responds to every request with this status and JSON body. Yields the URL."""
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+    head = f"HTTP/1.1 {status}\r\n{fields}\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -175,10 +173,23 @@ def test_a_service_that_repeats_the_key_does_not_get_it_printed(command: Command
                         connection.sendall(head.encode() + body)
 
         threading.Thread(target=serve, daemon=True).start()
-        done = command.run(
-            "verify", f"http://127.0.0.1:{listener.getsockname()[1]}", "--level", "spec", "--key", secret
-        )
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_service_that_repeats_the_key_does_not_get_it_printed(command: Commands) -> None:
+    """The service is another implementation whose keys have a different format."""
+    secret = "another-form-of-key-17"
+    body = f'[{{"id":1,"name":"{secret}\x9b31m","categoryId":1}}, 2]'.encode()
+    with responding("200 OK", body) as url:
+        done = command.run("verify", url, "--level", "spec", "--key", secret)
     assert done.returncode == 1
     assert "(the key)" in done.stdout
     assert secret not in done.stdout + done.stderr
     assert "\x9b" not in done.stdout
+
+
+def test_a_message_in_another_language_is_readable_and_escaped(command: Commands) -> None:
+    body = '{"code":"unauthorized","message":"Clé refusée: 1 € \x9b31m","status":401}'.encode()
+    with responding("401 Unauthorized", body) as url:
+        message = command.fails_in_one_line("verify", url, "--key", "any-key")
+    assert message == f"{url} rejects the key for --key: 401 Clé refusée: 1 € \\x9b31m"

@@ -12,7 +12,7 @@ from petstore.verify.causes import likely_cause
 from petstore.verify.checks import CHECKS, Check, Level, Need
 from petstore.verify.findings import Finding, Skip
 from petstore.verify.session import ListEnd, Session
-from petstore.verify.transport import Address, NoResponse, Response, escaped, shown
+from petstore.verify.transport import Address, NoResponse, Response, escaped, shortened, shown
 
 REQUESTS_MAX = 400
 LIST_PAGES_MAX = 6  # maximum number of pages to read per status when looking for the end of a list
@@ -110,7 +110,7 @@ def _probe(session: Session, address: Address, key: str | None = None, option: s
     if response.status == 200 or (response.status == 429 and key):
         return response
     if response.status in (401, 403):
-        reason = session.without_keys(shown(response.message))
+        reason = session.without_keys(shortened(response.message))
         raise OperatorError(f"{address.url} rejects the key for {option}: {response.status} {reason}")
     if response.status == 429:
         raise OperatorError(f"the key has reached its limit; Retry-After: {shown(response.value('retry-after'))}")

@@ -139,8 +139,13 @@ def escaped(text: str) -> str:
 
 def shown(text: str) -> str:
     """Decodes text that was read from the server as Latin-1, then escapes and shortens it."""
-    decoded = escaped(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
-    return decoded if len(decoded) <= SHOWN_MAX else decoded[:SHOWN_MAX] + "…"
+    return shortened(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
+
+
+def shortened(text: str) -> str:
+    """Escapes and shortens text from the server."""
+    text = escaped(text)
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
 
 
 @functools.cache
