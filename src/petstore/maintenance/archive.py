@@ -55,8 +55,8 @@ class Damaged(OperatorError):
 def write(target: Path, source: Path, manifest: Manifest, progress: Progress) -> None:
     """Writes a backup of the files in the directory `source` to `target`. Raises OperatorError on failure.
 
-    Writes the zip file in `source`, a directory that only its owner can read. Once the zip file is complete and synced,
-    moves it to `target`.
+    Creates the zip file in `source`, which only its owner can read, and moves it to `target` once it is complete and
+    synced.
     """
     part = source / "backup.part"
     with os_errors_of(target):

@@ -33,7 +33,7 @@ from petstore.store.sqlite.backup import Revoked, Snapshot, record_entry, revoke
 from petstore.store.sqlite.doctor import check_database_file
 from petstore.store.sqlite.migrations import KNOWN, migrate
 
-Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar for a number of bytes
+Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar, given the total in bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
@@ -93,10 +93,10 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 def _next_name(directory: Path) -> Path:
-    """Returns a file name that contains the current time.
+    """Returns the path for a new backup, which is named after the current time.
 
-    If the newest backup's name already contains this time or a later one, the new name contains the second after that
-    time. As a result, names are unique and sort by age.
+    If the newest backup is already named after this time or a later one, the new name is one second later than that
+    backup's name. As a result, names are unique and sort by age.
     """
     newest = max((_time_of(path.name) for path in directory.iterdir()), default=0)
     return directory / time.strftime(_TIME_FORMAT, time.gmtime(max(int(time.time()), newest + 1)))
@@ -211,7 +211,7 @@ def _check_source(settings: Settings, target: Path) -> None:
 
 
 def _check_target(target: Path, data: Path, force: bool) -> None:
-    """Raises OperatorError if a backup must not be written to `target`. `force` allows it to replace a regular file."""
+    """Raises OperatorError if a backup must not be written to `target`. With `force`, it may replace a regular file."""
     check_encoding(target)
     with os_errors_of(target):
         check_target(target, data_dir.trusted_users(data))

@@ -17,7 +17,7 @@ Progress = Callable[[int], None]  # called after each batch with the number of a
 
 
 class Copied(NamedTuple):
-    """The number and the checksum of the copied rows. `what` names an environment and a table, or is `quotas`."""
+    """The number of rows copied and their checksum. `what` is `quotas`, or an environment and a table (`live pets`)."""
 
     what: str
     rows: int

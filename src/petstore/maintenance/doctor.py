@@ -58,7 +58,7 @@ def warnings_of(settings: Settings) -> list[str]:
 async def findings(
     settings: Settings, *, free_bytes: int = FREE_BYTES_MIN, free_files: int = FREE_FILES_MIN, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """Checks everything and returns one finding per subject. Faults are returned as findings, not raised."""
+    """Runs all checks and returns one finding per subject. Reports problems as findings instead of raising them."""
     data = settings.data
     is_needed = settings.store is None or settings.gate is None or data.is_dir()
     found = [_data_directory(data, mounts)] if is_needed else []

@@ -1,4 +1,4 @@
-"""Opens each environment's store, which consists of a database and one class for each kind of data."""
+"""Opens the stores. Each environment's store consists of a database and an object for each kind of data."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +53,7 @@ class StorePolicy(NamedTuple):
     pool_size: int = 8
     pgbouncer: bool = False
     serving: bool = False  # True for a running service, False for an operator's command
-    migrate: bool = True  # if False, opening a store that is missing or has an older schema fails
+    migrate: bool = True  # if False, a store that is missing or has an older schema cannot be opened
     bounds: Bounds = Bounds()
 
 

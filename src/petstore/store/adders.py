@@ -1,6 +1,6 @@
 """Stores the adders: the API keys, imports and operators that add animals.
 
-Each animal refers to its adder by a number, which takes at most four bytes, whereas a name would take about 30.
+Each animal refers to its adder by number, which takes at most four bytes. A name would take about 30.
 """
 
 from petstore.pets import Adder

@@ -39,8 +39,8 @@ class Audit:
     ) -> FoundEntries:
         """Returns the entries that match all arguments, newest first. Empty arguments match every entry.
 
-        `action` and `subject` must match exactly. `actor` is a substring of the actor, and `text` is a substring of
-        the subject or the detail. Each call searches at most `search_step` entries.
+        `action` and `subject` must match exactly. `actor` can match any part of the actor, and `text` any part of the
+        subject or the detail. Each call searches at most `search_step` entries.
         """
         start = INT64_MAX if before is None else before
         step = self._db.bounds.search_step

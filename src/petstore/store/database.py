@@ -37,9 +37,9 @@ class Bounds(NamedTuple):
     pruned_records: int = 1_000  # idempotency records deleted per statement
     prune_interval: float = 60.0
     search_step: int = 25_000  # the maximum number of rows that one search reads
-    import_chunk: int = 2_000  # animals per transaction in imports and removals; create requests wait for each one
-    # Imports stop when fewer bytes than this are free on the disk. The reserve is needed for create requests, and for
-    # the write-ahead log if the import is undone. Applies only to SQLite.
+    import_chunk: int = 2_000  # animals per import or removal transaction; create requests wait for each transaction
+    # Imports stop when fewer than this many bytes are free on the disk. This space is reserved for create requests,
+    # and for the write-ahead log if the import is undone. Applies only to SQLite.
     import_free_bytes: int = 32 * 1024 * 1024
     usage_days: int = USAGE_DAYS  # how many days to keep each key's hourly usage
 
@@ -138,17 +138,17 @@ class Database(Protocol):
         deadline: float | None,
         key_id: str,
     ) -> "asyncio.Future[Added]":
-        """Adds a client's animal, in the same transaction as other queued animals, and announces it.
+        """Queues a client's animal, to be added in one transaction with other queued animals and then announced.
 
-        `deadline` is a `time.monotonic` time, and defaults to the deadline of a request that starts now. An animal that
-        is still queued shortly before its deadline is not added. `key_id` is the id of the client's API key. The future
-        raises IdempotencyMismatch if the idempotency key has been used with a different body.
+        `deadline` is a `time.monotonic` time, and defaults to the deadline of a request that starts now. If the animal
+        is still queued shortly before the deadline, it is not added. `key_id` is the id of the client's API key. The
+        future raises IdempotencyMismatch if the idempotency key has been used with a different body.
         """
 
     def contains(self, column: str, place: int) -> str:
         """Returns a SQL condition that is true if the column contains the parameter `$place`.
 
-        The condition converts A to Z in the column to lower case, so the parameter must not contain A to Z as capitals.
+        The condition converts A to Z in the column to lower case, so the parameter must have them in lower case too.
         """
 
     def lock_pet_ids(self) -> Transaction[None]:

@@ -46,15 +46,15 @@ _COUNTED: tuple[Change, ...] = ("edited", "keys")  # the columns of the table `c
 
 
 def numbers_sql(schema: str) -> str:
-    """Returns a query whose only row contains the fields of `Numbers`."""
+    """Builds a query that yields a single row with the fields of `Numbers`."""
     return f"SELECT coalesce((SELECT max(id) FROM {schema}.pets), 0), {', '.join(_COUNTED)} FROM {schema}.changes"
 
 
 def numbering_sql(schema: str, changes: Collection[Change]) -> str:
-    """Returns the statement that increments the numbers for these changes, or an empty string if no number changes.
+    """Returns a statement that increments the numbers for these changes, or an empty string if there are none.
 
-    A transaction must execute this statement last, so that it never waits for another lock while it holds the lock on
-    the row in `changes`. Otherwise, transactions could deadlock.
+    A transaction must execute this statement last, because it locks the row in `changes`. Waiting for another lock
+    while holding that one could cause a deadlock.
     """
     raised = ", ".join(f"{change} = {change} + 1" for change in _COUNTED if change in changes)
     return f"UPDATE {schema}.changes SET {raised}" if raised else ""
@@ -82,10 +82,10 @@ class Freshness:
             self.announced = Numbers(*(max(old, new) if kind in changes else old for kind, old, new in known))
 
     async def check(self) -> None:
-        """Reads the numbers from the store, and announces each kind of change whose number has changed.
+        """Reads the current numbers from the store, and announces each kind of change whose number has changed.
 
-        A number can also be lower than before, if the newest animal was removed or a backup was restored. Raises
-        Unavailable if the store or the gate fails.
+        A number can go down if the newest animal is removed or a backup is restored. Raises Unavailable if the store
+        or the gate fails.
         """
         found = await self._read_numbers()
         if found != self.announced:

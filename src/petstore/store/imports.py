@@ -32,7 +32,7 @@ class Imports:
             " WHERE c.import_id = $1"
         )
 
-    # Reading. A running import whose last chunk is too old at the time `now` is reported as `interrupted`.
+    # Reading. A running import is `interrupted` if it has added no chunk in the last INTERRUPTED_AFTER seconds.
 
     async def get(self, import_id: str, now: float) -> Import | None:
         found = await self._read("WHERE id = $2", now, import_id)
@@ -97,7 +97,7 @@ class Imports:
             if done and done[0][0] != repeats:
                 yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
                 return False
-            # Record how many animals the file contains, although an import that is interrupted adds fewer.
+            # Record how many animals the file contains, even though an interrupted import adds fewer.
             named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
             yield recorded(self._db.schema, named)
             return True
@@ -110,10 +110,10 @@ class Imports:
                 return found
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:
-        """Adds one chunk: the animals that follow the first `place` animals in the file.
+        """Adds a chunk of animals. `place` is the number of animals that precede the chunk in the file.
 
-        Returns False and adds nothing if the import is not running or has not added exactly `place` animals. Raises
-        OperatorError if the disk is nearly full.
+        Returns False and adds nothing if the import is not running or the number of animals added so far is not
+        `place`. Raises OperatorError if the disk is nearly full.
         """
         self._db.check_space()
         advance = Statement(
@@ -175,7 +175,7 @@ class Imports:
         return True
 
     async def undone(self, import_id: str) -> Undone:
-        """Returns how many of the import's animals have been removed, are kept, and remain to be removed."""
+        """Counts the import's animals that were removed, that are kept, and that are yet to be removed."""
         ((added, left, kept),) = await self._db.read_long(
             f"SELECT added, (SELECT count(*) {self._its_pets} AND p.edited = 0),"
             f" (SELECT count(*) {self._its_pets} AND p.edited = 1) FROM {self._table} WHERE id = $1",
@@ -184,7 +184,7 @@ class Imports:
         return Undone(added - kept - left, kept, left)
 
     async def kept_ids(self, import_id: str, limit: int) -> list[int]:
-        """Returns the ids of up to `limit` animals that an undo keeps because an operator has changed them."""
+        """Returns up to `limit` ids of animals that were changed by an operator, and are therefore kept by an undo."""
         rows = await self._db.read_long(
             f"SELECT p.id {self._its_pets} AND p.edited = 1 ORDER BY p.id LIMIT $2", import_id, limit
         )

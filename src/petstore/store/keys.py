@@ -53,10 +53,10 @@ class Keys:
         )
 
     async def find(self, digest: bytes) -> ApiKey | None:
-        """Returns the key whose secret has this hash, in any state, or None if there is no such key.
+        """Returns the key whose secret has this hash, whatever the key's state, or None if there is no such key.
 
         If the secret expires before the key does, the returned key has the secret's expiry time. If the store contains
-        an unannounced key change, announces the change before returning, even if the result is None.
+        a key change that has not been announced, announces it before returning, even if the result is None.
         """
         ((number, until, *row),) = await self._db.read(self._of_secret, digest)
         if number > self._db.freshness.announced.keys:
@@ -184,7 +184,7 @@ class Keys:
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
         """Invalidates all of the key's secrets except the newest."""
         schema = self._db.schema
-        # Use 0, because a node whose clock is behind would still accept a secret that expires at the current time.
+        # Use 0 instead of the current time, because a node whose clock is behind would still accept the secret.
         end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
         await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
 

@@ -35,7 +35,7 @@ from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_sto
 class Pets:
     """The animals in one environment's store.
 
-    `page` and `get` never return a change that has not been announced, even if another process made it. See
+    `page` and `get` never expose a change that has not been announced, even one made by another process. See
     `freshness.py`.
     """
 
@@ -149,7 +149,7 @@ class Pets:
         return Matching(*row)
 
     async def is_adder(self, name: str) -> bool:
-        """Returns whether `name` is the id of a key, or identifies an import or operator that has added animals."""
+        """Returns whether `name` identifies a key, or an import or operator that has added animals."""
         known = f"SELECT 1 FROM {self._db.schema}.adders WHERE name = $1"
         return can_be_stored(name) and bool(await self._db.read_long(known, name))
 

@@ -1,6 +1,6 @@
 """Stores removals. An operator can remove several animals together, and restore some or all of them later.
 
-Removing moves animals from the table `pets` to `removed_pets`. Restoring moves them back unchanged. See
+Removed animals are moved from the table `pets` to `removed_pets`. When restored, they are moved back unchanged. See
 docs/decisions/0022.
 """
 
@@ -77,9 +77,9 @@ class Removals:
     ) -> Removal:
         """Removes the matching animals whose ids are at most `up_to`, and returns a record of the removal.
 
-        Removes a limited number of animals in each transaction, so that create requests never wait long. After each
-        transaction, calls `removing` with the number of animals removed so far. If this call is interrupted, those
-        animals stay removed, and an operator can restore them together.
+        Limits the number of animals per transaction, so that create requests never wait long. After each transaction,
+        calls `removing` with the number of animals removed so far. If this call is interrupted, the animals removed so
+        far stay removed, and an operator can restore them together.
         """
         removal_id = new_removal_id()
         named = msgspec.structs.replace(entry, subject=removal_id)
@@ -124,10 +124,10 @@ class Removals:
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
-        """Restores the animals from a removal that have not been restored yet, and returns how many it restored.
+        """Restores a removal's remaining animals, and returns how many it restored.
 
-        Restores a limited number of animals in each transaction, so that create requests never wait long. If this call
-        is interrupted, another call restores the rest. Calls `restoring` with the number of animals restored so far.
+        Limits the number of animals per transaction, so that create requests never wait long. If a call is interrupted,
+        calling it again restores the rest. Reports progress by calling `restoring` with the number restored so far.
         """
         step = self._db.bounds.import_chunk
 

@@ -22,7 +22,7 @@ UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store
 
 
 class Table(NamedTuple):
-    """A table. `key` lists the columns of the primary key, by which `petstore copy` sorts the rows."""
+    """A table. `key` lists the columns of the primary key. `petstore copy` copies the rows in primary key order."""
 
     name: str
     columns: Sequence[str]
@@ -39,7 +39,7 @@ NEW_PET_FIELDS: tuple[str, ...] = NewPet.__struct_fields__
 TYPES = {"name": "text", "category_id": "bigint", "status": "text"}
 PET_COLUMNS = ", ".join(PET_FIELDS)
 NEW_PET_COLUMNS = ", ".join(NEW_PET_FIELDS)
-# The columns of a key. They do not include the environment, because a store has keys of only one environment.
+# The columns of a key, except for the environment, which is the same for all keys in a store.
 KEY_FIELDS = tuple(field for field in ApiKey.__struct_fields__ if field != "environment")
 KEY_COLUMNS = ", ".join(f"k.{field}" for field in KEY_FIELDS)
 
@@ -162,10 +162,10 @@ def can_be_stored(text: str) -> bool:
 
 
 def spellings(text: str) -> list[str]:
-    """Returns the spellings of a text to search for, or an empty list if no stored string can contain the text.
+    """Returns the spellings of `text` to search for. The list is empty if `text` is empty or cannot be stored.
 
     Both backends search strings in which only the letters A to Z have been converted to lower case. To match other
-    letters in any case, the spellings contain them as typed, in lower case, in upper case and in title case.
+    letters regardless of case, the spellings include them as typed, in lower case, in upper case and in title case.
     """
     if not text or not can_be_stored(text):
         return []

@@ -17,7 +17,7 @@ class Transfer:
     async def put_rows(self, table: Table, rows: Sequence[Row]) -> None:
         """Adds the rows in a single transaction. The rows must be ordered by primary key.
 
-        Ids that the store assigns later are higher than the ids of these rows.
+        Ensures that ids assigned later are higher than the ids of these rows.
         """
         await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
 
@@ -42,7 +42,7 @@ class Transfer:
         return [tuple(row) for row in rows]
 
     async def copying_from(self) -> str | None:
-        """Returns the source of an unfinished copy into this store, or None if there is none."""
+        """Returns the source if a copy into this store is unfinished, and None otherwise."""
         rows = await self._db.read(f"SELECT source FROM {self._db.schema}.copying")
         return rows[0][0] if rows else None
 

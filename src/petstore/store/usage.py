@@ -27,8 +27,8 @@ from petstore.usage import (
     TotalUsage,
 )
 
-# Which usage rows expire: the table, the interval, and how many seconds to keep the rows. None means that `usage_days`
-# applies.
+# The usage rows that expire. Each item is a table, an interval, and the number of seconds to keep the rows, or None if
+# `usage_days` applies.
 EXPIRING: tuple[tuple[Table, Interval, int | None], ...] = (
     (USAGE, MINUTE, MINUTES_KEPT),
     (USAGE, HOUR, None),
@@ -55,13 +55,13 @@ class Usage:
             await self._write(self._add(rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
-        """Compares each total with the stored total, and adds the increase to the usage at time `at`.
+        """Compares each total with the stored one, and records the increase as usage at time `at`.
 
         If `late` is true, also records `at` as the time when the keys were last used, because a worker that was killed
-        might not have recorded it.
+        may not have done so.
 
-        The transaction that adds admissions also stores the highest total seen in each epoch. As a result, each
-        admission is added exactly once, even if several processes add the same totals repeatedly and in any order.
+        The same transaction stores the highest total seen in each epoch. This ensures that each admission is counted
+        exactly once, even if several processes add the same totals repeatedly and in any order.
         """
         # Read without a lock first, because most totals have not grown since the last call.
         key_ids = sorted({total.key_id for total in totals})
@@ -134,7 +134,7 @@ class Usage:
             )
 
     def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
-        """Returns a step that adds the last value in each row to the stored count.
+        """Returns a step that increases the stored counts. The last value in each row is the increase.
 
         Sorts the rows, so that writers cannot deadlock.
         """
@@ -176,7 +176,7 @@ class Usage:
     async def of_keys(
         self, key_ids: Sequence[str], interval: Interval, starts: Sequence[int], operation: OperationName | None = None
     ) -> list[KeyUsage]:
-        """Returns these keys' usage in the intervals that begin at `starts`, for one operation or all operations."""
+        """Returns these keys' usage in the intervals starting at `starts`, for one operation or (by default) all."""
         rows = await self._db.read(
             f"SELECT key_id, start, measure, CAST(sum(count) AS bigint) FROM {self._usage}"
             " WHERE seconds = $1 AND start = ANY($2) AND key_id = ANY($3) AND operation = coalesce($4, operation)"

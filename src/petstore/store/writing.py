@@ -29,7 +29,7 @@ def newly_added(new: NewPet, pet_id: int) -> Added:
     return Added(Pet(pet_id, *new_pet_row(new)), replayed=False)
 
 
-# Maps the name of each idempotency key to the digest of the first request's body and the animal that it added.
+# Idempotency records by name. Each contains the digest of the first request's body and the animal that was added.
 Records = dict[tuple[str, str], tuple[bytes, Pet]]
 
 
@@ -59,7 +59,7 @@ def new_records(written: Iterable[AddPet]) -> Records:
 
 
 def replay(batch: Iterable[AddPet], records: Records) -> None:
-    """Sets the result of each request that added no animal because its idempotency key already has a record."""
+    """Sets the result of each request that added no animal because its idempotency key had already been used."""
     for add in batch:
         if add.result is None and add.idempotency_key is not None:
             add.result = _replayed(add.idempotency_key, records)
@@ -75,8 +75,8 @@ def _replayed(key: IdempotencyKey, records: Records) -> Added | PetstoreError:
 def deliver(results: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     """Sets each result or exception on its future, unless the caller has stopped waiting.
 
-    An exception other than a PetstoreError is a bug. The caller that receives the bug logs it with the request id. If
-    no caller is waiting, this function logs the bug.
+    Any exception other than a PetstoreError is a bug. A caller that receives one logs it with the request id. If no
+    caller is waiting for it, this function logs it.
     """
     bugs: dict[Exception, bool] = {}  # maps each bug to whether a caller received it
     for future, result in results:

@@ -32,7 +32,7 @@ class ServerReport(NamedTuple):
 
 
 async def check_server(url: str, connections: int) -> ServerReport:
-    """Checks a server, including whether it accepts `connections` connections from this node.
+    """Checks a server, including whether it accepts as many connections as this node can open (`connections`).
 
     If the server cannot be checked, raises OSError, TimeoutError or asyncpg.PostgresError.
     """

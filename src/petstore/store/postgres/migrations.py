@@ -38,7 +38,7 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
     """
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-        # CREATE SCHEMA IF NOT EXISTS reads a cache, which may miss a schema that another node has just created.
+        # CREATE SCHEMA IF NOT EXISTS checks a cache, which may be missing a schema just created by another node.
         if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         needed = await _pending(connection, schema, migrations)

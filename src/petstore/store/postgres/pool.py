@@ -16,9 +16,9 @@ from petstore.store.writing import log_bug
 
 # Errors. Each exception type corresponds to a class of SQLSTATE codes.
 
-# Except for NOT_BUGS, these errors are bugs. They mean that PostgreSQL rejected the value, the row or the statement.
+# These errors are bugs, except for NOT_BUGS. They mean that PostgreSQL rejected the value, the row or the statement.
 BUGS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
-# These subclasses are not bugs, because an operator can cause them by revoking permissions or dropping a table.
+# Subclasses of BUGS that are not bugs: an operator can cause them by revoking permissions or dropping a table.
 NOT_BUGS = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedTableError)
 DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 # These errors suggest that other connections to the server are broken as well.
@@ -86,11 +86,11 @@ class PostgresPool:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
-        """Runs `work` with a connection and returns the result of `work`.
+        """Calls `work` with a connection and returns the result.
 
         `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
-        defaults to that of a single call in a request. Raises Unavailable if the store fails. Passes on any exception
-        from `work`, except that driver errors become Unavailable, as does OperatorError in a service.
+        defaults to the one for a single call in a request. Raises Unavailable if the store fails. Passes on other
+        exceptions from `work`. In a service, however, OperatorError becomes Unavailable.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -205,7 +205,7 @@ class PostgresPool:
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running calls, but no longer than the timeout for one call, and then closes the connections."""
+        """Waits for running calls to finish, for at most one call's timeout, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
@@ -266,7 +266,7 @@ async def long_transaction(connection: Connection) -> AsyncIterator[None]:
 def terminate_at(deadline: float, connection: Connection) -> Iterator[None]:
     """Terminates the connection at the deadline, because a hung server would not respond to ROLLBACK.
 
-    If the deadline passes, raises TimeoutError in place of asyncpg's exception, which may be an AttributeError.
+    Any exception raised after the deadline becomes a TimeoutError, because asyncpg may raise even an AttributeError.
     """
     ended = False
 

@@ -56,7 +56,7 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
 
 
 def connect_to_examine(path: Path) -> apsw.Connection:
-    """Opens a connection that does not change the file. A service may be using the file at the same time.
+    """Opens a connection that does not change the file. Can be used while a service has the file open.
 
     Raises apsw.Error if the file cannot be opened.
     """

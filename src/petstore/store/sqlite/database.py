@@ -31,7 +31,7 @@ class SqliteDatabase:
     """Implements `Database` for SQLite. See the protocol for a description of each method."""
 
     immediate = True
-    # This timeout is long, because usage that is committed after the timeout would be added again and counted twice.
+    # The timeout is long because usage that is committed too late would be added again, and therefore counted twice.
     usage_timeout = 60.0
 
     schema = "main"

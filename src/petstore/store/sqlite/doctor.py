@@ -29,7 +29,7 @@ class FileReport(NamedTuple):
 
 
 def check_database_file(path: Path) -> FileReport:
-    """Checks a file. A service may be using it at the same time."""
+    """Checks a file. Can be called while a service has the file open."""
     try:
         with closing(connect_to_examine(path)) as connection:
             return _report(connection)

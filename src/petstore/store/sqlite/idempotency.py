@@ -35,7 +35,7 @@ class IdempotencyRecords:
         self._pruned = 0.0
 
     def find(self, connection: apsw.Connection, adds: list[AddPet]) -> Records:
-        """Returns the records that earlier requests with the same idempotency keys have written."""
+        """Returns the records written by earlier requests with the same idempotency keys."""
         names = {add.idempotency_key.name for add in adds if add.idempotency_key}
         if not names:
             return {}

@@ -74,7 +74,7 @@ def check_migrated(path: Path) -> None:
 
 
 def _version_in(path: Path) -> int:
-    """Returns a file's schema version without changing the file, even if other processes open it at the same time."""
+    """Returns a file's schema version. Never changes the file, even if other processes are opening it."""
     if path.with_name(path.name + "-wal").exists():  # the write-ahead log may contain a newer header
         with contextlib.closing(connect_to_examine(path)) as connection:
             return schema_version(connection)

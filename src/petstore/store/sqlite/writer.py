@@ -61,7 +61,7 @@ Write = AddPet | Call
 class BatchResult(NamedTuple):
     """The result of a batch, passed from the thread to the event loop."""
 
-    writes: list[Write]  # all writes that were not too late, with their results
+    writes: list[Write]  # all writes that were not skipped as too late, with their results
     changes: Collection[Change] = ()
     reached: Numbers = Numbers()  # the change numbers at the end of the batch
     first_id: int | None = None  # the first new animal's id, if the event loop must set the results
@@ -96,7 +96,7 @@ class Writer:
         self._watch: asyncio.TimerHandle | None = None
         self._to_thread: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False stops the thread
         self._thread_ended: asyncio.Future[None] | None = None  # None until the thread starts
-        # Only the thread uses the attributes below.
+        # The attributes below are used only by the writer's thread.
         self._write_lock = WriteLock(path)
         self._idempotency = IdempotencyRecords(bounds)
         self._batches = 0
@@ -328,9 +328,10 @@ class Writer:
         return apsw.SQLITE_OK
 
     def _keep_wal_short(self, connection: apsw.Connection) -> None:
-        """Copies a long write-ahead log to the database file. Runs after the results are passed to the event loop.
+        """Checkpoints the write-ahead log if it is long. Runs after the results have been passed to the event loop.
 
-        Overlapping reads can keep SQLite from restarting the log. If the log becomes too large, waits for the readers.
+        Overlapping reads can keep SQLite from restarting the log. If the log becomes too large, waits briefly for the
+        readers to finish.
         """
         if self._wal_pages >= FILE_PRAGMAS["wal_autocheckpoint"]:
             with contextlib.suppress(apsw.Error):
