@@ -179,11 +179,11 @@ def test_a_removal_is_restored_by_its_id(petstore: Commands) -> None:
     assert (entry.action, entry.subject, entry.detail) == ("restore animal", removal, "2 animals")
     assert petstore.fails_in_one_line("pets", "restore", removal).endswith("have already been restored")
     for wrong, reason in (
-        (["rem_unknown"], "there is no removal rem_unknown in live"),
-        ([removal, "--env", "staging"], f"there is no removal {removal} in staging"),
+        (["rem_unknown"], "removal rem_unknown was not found in live"),
+        ([removal, "--env", "staging"], f"removal {removal} was not found in staging"),
         ([removal, removal], "only one removal can be restored at a time"),
         ([removal, "1"], "only one removal can be restored at a time"),
-        (["rem_\N{SNOWMAN}"], "there is no removal"),
+        (["rem_\N{SNOWMAN}"], "was not found"),
         (["x"], "'x' is not a 64-bit whole number"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", *wrong)
@@ -197,7 +197,7 @@ def test_what_cannot_be_restored_is_named_and_nothing_is_restored(petstore: Comm
     for pet_id, reason in (
         ("2", "animal 2 has not been removed from live"),
         ("3", f"animal 3 was removed when {added['import']} was undone; to get it back, import x.csv again"),
-        ("98", "there is no removed animal with the id 98 in live"),
+        ("98", "removed animal 98 was not found in live"),
     ):
         assert reason in petstore.fails_in_one_line("pets", "restore", "1", pet_id)
     assert "in staging" in petstore.fails_in_one_line("pets", "restore", "1", "--env", "staging")

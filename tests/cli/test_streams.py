@@ -185,7 +185,7 @@ def test_a_user_without_a_name_is_in_the_audit_log_by_number(
         (["bans", "lift", "\udcff"], r"no key has the id \udcff"),
         (["usage", "\udcff"], r"no key has the id \udcff"),
         (["usage", "--after", "\0"], r"no key has the id \u0000"),
-        (["operators", "revoke", "\udcff"], r"no active operator \udcff"),
+        (["operators", "revoke", "\udcff"], r"no active operator is named \udcff"),
         (["operators", "revoke", "a\0b"], r"a\u0000b"),
     ],
     ids=lambda value: ascii(value),

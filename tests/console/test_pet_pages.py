@@ -311,7 +311,7 @@ def test_an_animal_of_the_other_environment_is_not_restored(operator: ConsoleCli
     operator.submit(f"/live/animals/{number}/remove")
     refused = text_of(operator.submit("/staging/animals/restore", id=str(number)))
     assert (
-        f"there is no removed animal with the id {number} in staging" in refused
+        f"removed animal {number} was not found in staging" in refused
         or f"animal {number} has not been removed from staging" in refused
     )
     assert operator.post("/live/animals/restore").status_code == 400

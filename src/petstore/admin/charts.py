@@ -16,7 +16,7 @@ RESPONSE_CLASSES: tuple[ResponseClass, ...] = get_args(ResponseClass)
 class Bars(NamedTuple):
     """The number of requests in each bar of a chart, and the totals for the whole chart.
 
-    `starts` contains the start time of each bar. Each bar covers `seconds` seconds.
+    `starts` contains the start time of each bar, and `seconds` is the length of a bar.
     """
 
     starts: list[int]
@@ -42,7 +42,7 @@ async def total_bars(usage: Usage, span: Span, now: float) -> Bars:
 async def key_bars(
     usage: Usage, key_ids: Sequence[str], span: Span, now: float, operation: OperationName | None = None
 ) -> dict[str, Bars]:
-    """Returns each key's bars, which count its requests to one operation or to all operations. Raises Unavailable."""
+    """Returns bars for each key, counting its requests to one operation or to all of them. Raises Unavailable."""
     starts = span.bars(now, span.usage_interval)
     found = await usage.of_keys(key_ids, span.usage_interval, starts, operation)
     rows: dict[str, list[tuple[int, Measure, int]]] = {key_id: [] for key_id in key_ids}

@@ -59,7 +59,7 @@ NAMES = {
 # Each new animal gets the next category in this rotation. Most animals are dogs or cats.
 CATEGORIES = (1, 2, 1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 3, 2, 6, 1, 4)
 
-# Maps each operation and measure to a share of a key's requests. The share of `admitted` includes errors.
+# The shares of a key's requests, by operation and measure. `admitted` includes client and server errors.
 Mix = Mapping[tuple[OperationName, KeyMeasure], float]
 READS: Mix = {("listPets", "admitted"): 1.0}
 SHOP: Mix = {("listPets", "admitted"): 0.8, ("createPet", "admitted"): 0.2, ("createPet", "client_error"): 0.05}
@@ -103,7 +103,7 @@ def _keys() -> tuple[_Key, ...]:
 
 
 def _shared(share: float, operations: list[OperationName], measure: KeyMeasure) -> Mix:
-    """Divides a share of the requests evenly among these operations."""
+    """Splits a share of the requests evenly among the operations."""
     return {(name, measure): share / len(operations) for name in operations}
 
 
@@ -148,7 +148,7 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
 
 
 async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
-    """Adds the keys, and returns their ids by name."""
+    """Adds the keys and returns a mapping of names to ids."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
@@ -182,7 +182,7 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
 
 
 def _animal(number: int, count: int) -> NewPet:
-    """Creates an animal. The lower its number, the more likely it is to be sold."""
+    """Creates an animal. Animals with lower numbers are more likely to be sold."""
     category = CATEGORIES[number % len(CATEGORIES)]
     names = NAMES[category]
     status: PetStatus = "available"
@@ -194,7 +194,7 @@ def _animal(number: int, count: int) -> NewPet:
 
 
 def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, Windows]]:
-    """Returns each key's day window, which covers the same period as the usage, so that quotas match the charts."""
+    """Returns a day window for each key, covering the same period as the usage so that quotas match the charts."""
     admitted: Counter[str] = Counter()
     for row in rows:
         if row.measure == "admitted":
@@ -203,7 +203,7 @@ def _windows(rows: Iterable[OperationUsage], start: int) -> Iterator[tuple[str, 
 
 
 def _error(row: OperationUsage, environment: Environment) -> RecentError:
-    """Creates a recent error for one of the failed requests in a usage row."""
+    """Returns a recent error to match one of the failed requests in a usage row."""
     path = next(each.path for each in OPERATIONS if each.name == row.operation)
     code = CODES[row.measure]
     if row.measure == "client_error" and path.endswith("}"):
@@ -216,7 +216,7 @@ def _error(row: OperationUsage, environment: Environment) -> RecentError:
 def _intervals(now: float) -> Iterator[tuple[int, int]]:
     """Yields the start and length of each interval in the last day, oldest first.
 
-    Each interval lasts 15 minutes, or one minute if it is in the last hour.
+    The intervals are 15 minutes long, except in the last hour or so, where they are one minute long.
     """
     last_minute = int(now) // MINUTE * MINUTE
     last_hour = last_minute - HOUR
@@ -252,8 +252,8 @@ def _load(start: int) -> float:
 
 
 def _whole(exact: float, start: int, number: int) -> int:
-    """Rounds up or down. The larger the fractional part, the more often it rounds up.
+    """Rounds up with a frequency that is proportional to the fractional part, and rounds down otherwise.
 
-    If it always rounded to the nearest number, low request rates would become 0.
+    Rounding to the nearest integer would turn all low request rates into 0.
     """
     return int(exact + (start // MINUTE * 0.618034 + number / 7) % 1)

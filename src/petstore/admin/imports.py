@@ -70,9 +70,9 @@ class ImportActions:
                     adding(place)
 
     async def earlier(self, sha256: str) -> Import | None:
-        """Returns the running import of a file with this hash or, if none is running, the newest finished import.
+        """Returns the running import of a file with this hash, the newest finished one if none is running, or None.
 
-        Returns None if there is neither. Raises OperatorError if the disk has too little free space for an import.
+        Raises OperatorError if the disk has too little free space for an import.
         """
         self._store.database.check_space()
         return await self._store.imports.of_file(sha256, self._actor.clock())

@@ -1,4 +1,4 @@
-"""Splits a JSON array into its elements while reading it in blocks, so that large files need little memory."""
+"""Splits a JSON array into its elements, reading it in blocks so that large files take little memory."""
 
 import codecs
 import re
@@ -70,7 +70,7 @@ def array_elements(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes] | None
 
 
 class _Element:
-    """An array element, which can continue in the next block."""
+    """An array element, which may span several blocks."""
 
     def __init__(self, line: int) -> None:
         self.line = line

@@ -77,7 +77,7 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
 
 
 def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """Returns whether a key's next request will be admitted after its ban, which is in `windows`, is lifted."""
+    """Returns whether a key's next request will be admitted once the ban in `windows` is lifted."""
     _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
     if decision.outcome is ADMITTED:
         return AfterBan(key.state(now), None, int(now))

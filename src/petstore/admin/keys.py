@@ -97,7 +97,7 @@ class KeyActions:
         until = min(now + overlap, key.expires or math.inf)
         detail = f"old secret works until {when(until)}" if overlap else "old secret expired immediately"
         entry = self._actor.new_entry("rotate key", key_id, detail)
-        # Without an overlap, use 0. If it were `now`, a node whose clock is behind would still accept the old secret.
+        # Without an overlap, use 0. With `now`, a node whose clock is behind would still accept the old secret.
         await self._store.keys.rotate(key_id, digest_of(secret), until if overlap else 0.0, entry)
         return key, secret, until
 

@@ -30,9 +30,9 @@ class OperatorActions:
     async def set_role(self, name: str, role: Role) -> None:
         entry = self._actor.new_entry("set role", name)
         if not is_operator_name(name) or not await self._store.operators.set_role(name, role, entry):
-            raise OperatorError(f"there is no active operator {name}")
+            raise OperatorError(f"no active operator is named {name}")
 
     async def revoke(self, name: str) -> None:
         entry = self._actor.new_entry("revoke operator", name)
         if not is_operator_name(name) or not await self._store.operators.revoke(name, entry):
-            raise OperatorError(f"there is no active operator {name}; list the names with `petstore operators list`")
+            raise OperatorError(f"no active operator is named {name}; list the names with `petstore operators list`")

@@ -18,7 +18,7 @@ BATCH = 2_000  # rows read at a time
 LISTED_MAX = 100  # maximum number of bad rows listed in a message
 BAD_ROWS_MAX = 10_000  # checking stops after this many bad rows
 COLUMNS_LISTED_MAX = 10  # maximum number of unknown columns listed in a message
-MARK = 16  # bytes of the digest to keep after each BATCH of rows; about 30 MiB in total for a 100 GiB file
+MARK = 16  # bytes of the running digest to keep per BATCH of rows; about 30 MiB in total for a 100 GiB file
 Format = Literal["jsonl", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "json")
 EXPORTED: tuple[Format, ...] = ("jsonl", "csv")
@@ -133,7 +133,7 @@ class PetFile:
         yield first, pets
 
     async def _steps(self, reading: Reading) -> AsyncIterator[list[Row]]:
-        """Yields lists of good and bad rows. Starts a new list after each block and after each BATCH of rows."""
+        """Yields the rows, good and bad, in lists. A list never spans two blocks or two batches of BATCH rows."""
         rows = iter(self._rows_of(reading))
         count, ended = 0, False
         while not ended:

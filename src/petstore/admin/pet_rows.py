@@ -1,7 +1,7 @@
 """Reads rows from .jsonl, .csv and .json files. A row is either an animal or an error message.
 
-Files are read in blocks. Each reader yields None after a block, so that callers can pause even if the block contains
-no rows.
+Files are read in blocks. Each reader yields None at the end of every block, so that callers can pause even if the
+block contains no rows.
 """
 
 import codecs
@@ -47,7 +47,7 @@ class Reading:
             yield block
 
     def lines(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yields the lines that end in each block, and the number of the first of these lines. Truncates long lines."""
+        """For each block, yields the lines that end in it and the number of the first one. Truncates long lines."""
         number, rest = 1, b""
         for block in self:
             *lines, rest = (rest + block).split(b"\n")
@@ -73,7 +73,7 @@ def jsonl_rows(reading: Reading) -> Iterator[Row | None]:
 
 
 def json_rows(reading: Reading) -> Iterator[Row | None]:
-    """Yields a row for each object in an array. A row's line number is that of the line where the object begins."""
+    """Yields a row for each object in a JSON array, numbered by the line on which the object begins."""
     try:
         for element in array_elements(reading):
             if element is None:
@@ -150,7 +150,7 @@ def _check_header(names: list[str], line: str) -> None:
 
 @functools.lru_cache(maxsize=16)  # in most files, all rows have the same members, so the result can be reused
 def _misspelled(names: tuple[str, ...]) -> str:
-    """Returns the first name that seems misspelled, with a suggestion, or an empty string if there is no such name."""
+    """Returns the first name that seems misspelled, with a suggestion, or an empty string if none does."""
     unknown = [name for name in names[:COMPARED_MAX] if name not in IMPORTED and len(name) <= SHOWN_MAX]
     for name in IMPORTED:
         similar = [each for each in unknown if _spelling(each) == _spelling(name)]
@@ -162,11 +162,11 @@ def _misspelled(names: tuple[str, ...]) -> str:
 
 
 def _spelling(name: str) -> str:
-    """Normalises a name, so that categoryId, CATEGORY_ID and "category id" become equal."""
+    """Normalises a name, so that categoryId, CATEGORY_ID and "category id" compare equal."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# Columns that cause no warning: imported columns, other exported columns, and unnamed columns from spreadsheets.
+# Columns that do not trigger a warning: imported columns, other exported columns, and unnamed spreadsheet columns.
 _EXPECTED = {*map(_spelling, IMPORTED), "id", "addedby", "addedat", ""}
 
 
@@ -179,7 +179,7 @@ def _pet_of_json(content: bytes, noun: str) -> NewPet:
         new = parse_new_pet(content)
     except InvalidBody as error:
         explained = _explained(error, _members_of(content)).replace("The body", noun, 1)
-        if noun == "the line":  # callers put the line's number in the file before the message
+        if noun == "the line":  # callers prefix the message with the line's number in the file
             explained = explained.replace(" at line 1, column", " at column", 1)
         raise OperatorError(explained) from None
     if misspelled := _misspelled(tuple(_members_of(content))):

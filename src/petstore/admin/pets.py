@@ -42,7 +42,7 @@ class PetActions:
     async def remove(self, pet_ids: Sequence[int]) -> Removed:
         """Removes animals. Ignores ids that do not exist.
 
-        Raises OperatorError if only one id is given and it does not exist.
+        Raises OperatorError if there is only one id and no animal has it.
         """
         _check_count(pet_ids)
         if len(pet_ids) == 1 and await self._store.pets.get(pet_ids[0]) is None:
@@ -66,7 +66,7 @@ class PetActions:
         return await self._store.removals.remove_matching(query, counted_before.last_id, entry, removing)
 
     async def restore(self, pet_ids: Sequence[int]) -> list[Pet]:
-        """Restores removed animals with their old values. If any of them cannot be restored, restores no animals."""
+        """Restores removed animals with their old values: all of them or, if any of them cannot be restored, none."""
         _check_count(pet_ids)
         removed = await self._store.removals.of_pets(pet_ids)
         for pet_id in pet_ids:
@@ -81,7 +81,7 @@ class PetActions:
         """
         removal = (await self._store.removals.find([removal_id])).get(removal_id)
         if removal is None:
-            raise OperatorError(f"there is no removal {removal_id} in {self._store.environment}")
+            raise OperatorError(f"removal {removal_id} was not found in {self._store.environment}")
         entry = self._actor.new_entry("restore animal", removal_id)
         restored = await self._store.removals.restore_all(removal_id, entry, restoring)
         if not restored:
@@ -94,7 +94,7 @@ class PetActions:
         by = await self._store.imports.of_pet(pet_id, self._actor.clock())
         if by is not None and by.state in ("undoing", "undone"):
             return f"animal {pet_id} was removed when {by.id} was undone; to get it back, import {by.name} again"
-        return f"there is no removed animal with the id {pet_id} in {self._store.environment}"
+        return f"removed animal {pet_id} was not found in {self._store.environment}"
 
     def _no_pet(self, pet_id: int) -> OperatorError:
         return OperatorError(f"no animal has the id {pet_id} in {self._store.environment}")

@@ -280,7 +280,7 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
     if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
-        raise OperatorError(f"there is no removal {printable(removal_ids[0])}")
+        raise OperatorError(f"removal {printable(removal_ids[0])} was not found")
     return removal_ids
 
 

@@ -49,9 +49,9 @@ class BackgroundValue(Generic[T]):
         self._due = float("-inf")
 
     async def latest(self, *, first_timeout: float = 0.0) -> Result[T] | None:
-        """Returns a new result if one is ready in time, otherwise the previous result, or None before the first result.
+        """Returns a new result if one is ready in time, otherwise the previous result, or None if there is none yet.
 
-        A page that cannot be correct without a result can set `first_timeout` to wait longer for the first result.
+        A page that would be wrong without a result can set `first_timeout` to wait longer for the first one.
         """
         if time.monotonic() >= self._due and self._task is None:
             self._task = asyncio.create_task(self._run())

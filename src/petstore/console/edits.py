@@ -35,8 +35,8 @@ def changes_in(
 ) -> C:
     """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
 
-    If the operator has chosen to keep the saved values after a conflict, the field `keep` lists the units that must not
-    be changed.
+    If the operator chose to keep the saved values after a conflict, the field `keep` lists the units to leave
+    unchanged.
     """
     wanted = parse(form)
     if base is None:

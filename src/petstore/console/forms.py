@@ -52,7 +52,7 @@ async def read_form(
     if len(content_type) > CONTENT_TYPE_MAX:
         raise HTTPException(400, headers=CLOSE)
     charset = _CHARSET(content_type)
-    # Accept only UTF-8, because the header could otherwise name a Python codec that always raises an error.
+    # Accept only UTF-8, because a client could name a Python codec that always raises an error.
     if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
         raise HTTPException(400, headers=CLOSE)
     length = request.headers.get("content-length", "")

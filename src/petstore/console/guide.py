@@ -15,7 +15,7 @@ from petstore.console.state import ConsoleState
 
 PACKAGED = Path(__file__).with_name("console.md")
 CHECKOUT = Path(__file__).parents[3] / "docs/console.md"
-TITLE_TOKENS = 3  # the guide's title (start, text and end), which is skipped because the page has its own heading
+TITLE_TOKENS = 3  # the tokens of the guide's title, which is skipped because the page has its own heading
 
 
 async def show(request: ConsoleRequest) -> Response:
@@ -30,7 +30,7 @@ async def reference(request: Request) -> Response:
 
 @cache
 def _guide() -> Markup:
-    """Returns the guide as HTML. Omits pictures and links to other documents, which the console does not serve."""
+    """Returns the guide as HTML, without images or links to other documents, which the console does not serve."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     text = (PACKAGED if PACKAGED.exists() else CHECKOUT).read_text("utf-8")
     tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))[TITLE_TOKENS:]

@@ -67,8 +67,8 @@ class Node:
     def troubles(self) -> list[Trouble]:
         """Returns the current problems: a full disk, a service that hangs or is not running, or a gate that is down.
 
-        With PostgreSQL, all nodes of the service can be on other machines, so a service that is not running is a
-        problem only if it has run on this machine before.
+        With PostgreSQL, every node may be on another machine, so a service that is not running counts as a problem
+        only if it has run on this machine before.
         """
         now, found = time.time(), []
         free_bytes = _free_bytes(self._settings.data)
@@ -91,7 +91,7 @@ class Node:
         if not gate.error and self._gate.degraded():
             gate = gate._replace(error="Redis is not responding, so each node uses local counters")
         settings = self._settings
-        # Read the disk in a thread, so that the console keeps responding if the disk hangs.
+        # Access the disk in a thread, so that the console stays responsive if the disk hangs.
         free_bytes, last_backup = await asyncio.to_thread(_read_disk, settings.data)
         return {
             "version": __version__,

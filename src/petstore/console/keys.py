@@ -1,4 +1,4 @@
-"""Pages that list, create, identify, show and change keys, and the page that lists bans."""
+"""The pages for listing, creating, identifying, viewing and changing keys, and for listing bans."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -174,7 +174,7 @@ async def history(request: ConsoleRequest) -> Response:
 
 
 async def change(request: ConsoleRequest) -> Response:
-    """Changes a key's name, contact, plan, scopes, expiry and limits. Keeps the expiry if its field is empty."""
+    """Changes a key's name, contact, plan, scopes, expiry and limits. Keeps the expiry if the field is empty."""
     form = await request.form()
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:

@@ -38,7 +38,7 @@ async def revoke(request: ConsoleRequest) -> Response:
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
     """Changes another operator's role or revokes another operator.
 
-    Operators cannot do this to themselves. Otherwise, the last operator could lock everyone out by mistake.
+    Operators cannot do this to themselves, so that the last operator cannot lock everyone out by mistake.
     """
     if name == request.session.name:
         text = "You cannot change your own role or revoke yourself. Ask another operator, or use the command line."

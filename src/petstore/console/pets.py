@@ -1,4 +1,4 @@
-"""Pages that find, add, change, remove and restore animals, and that show an animal with its history."""
+"""The pages for finding, adding, changing, removing and restoring animals, and for viewing one with its history."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -141,7 +141,7 @@ def _restored_text(count: int) -> str:
 
 
 async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, str]:
-    """Maps the number of each audit entry whose animals can be restored to the form field to use: "id" or "removal"."""
+    """Returns a form field ("id" or "removal") for each entry whose animals can be restored, keyed by entry number."""
     # If an animal was removed more than once, only the latest removal can be undone.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
     pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
@@ -190,7 +190,7 @@ async def page(request: ConsoleRequest, form: Form | None = None, error: Excepti
 async def _search(request: ConsoleRequest) -> dict[str, Any]:
     """Returns the template context for a search, with the newest animals first.
 
-    `hits` includes the matches on previous pages, because a page can be empty even if previous pages contain matches.
+    `hits` also counts the matches on previous pages, because this page can be empty even when those are not.
     """
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
@@ -215,7 +215,7 @@ async def _matches(
     request: ConsoleRequest, query: PetQuery, before: int, found: Found, hits: int,
     counts: Result[dict[PetStatus, int]] | None,
 ) -> Matches | None:  # fmt: skip
-    """Returns the number of matches, or None if it is unknown or the operator is not searching."""
+    """Returns the number of matches, or None if it is unknown or there are no search criteria."""
     if query == PetQuery(status=query.status):
         return Matches(counts.value[query.status], exact=True) if query.status and counts else None
     if not found.more:

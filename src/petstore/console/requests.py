@@ -1,4 +1,4 @@
-"""Reads the requests of signed-in operators, and creates the responses."""
+"""Requests from signed-in operators, and the responses to them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
@@ -74,7 +74,7 @@ class ConsoleRequest:
     def loaded_part(self, template: str, path: str, *, first: bool = False, **context: Any) -> HTMLResponse:
         """Returns the part of a page that htmx loads.
 
-        If `first` is true, the part contains the first rows of a new search, whose URL the address bar shows.
+        If `first` is true, the part contains the first rows of a new search, and the address bar changes to its URL.
         """
         response = self.part(template, first=first, refreshed=True, **context)
         if first:
@@ -162,7 +162,7 @@ def describe(error: Exception | None) -> tuple[int, str]:
 
 
 def common_context(state: ConsoleState, session: Session, environment: Environment) -> dict[str, Any]:
-    """Returns the template context that all pages for signed-in operators share."""
+    """Returns the template context shared by all pages for signed-in operators."""
     return {
         "environment": environment,
         "base": f"/{environment}",

@@ -12,7 +12,7 @@ from petstore.console.sign_in import find_session, sign_in_page
 from petstore.console.state import ConsoleState
 from petstore.errors import Unavailable
 
-QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # per query string: maximum size in bytes and maximum number of parameters
+QUERY_MAX, PARAMETERS_MAX = 4 * 1024, 100  # limits on a query string: its size in bytes and its number of parameters
 ALLOWED_FOR_VIEWERS = ("/sign-in", "/sign-out", "/sign-out/everywhere")  # the only paths that viewers can POST to
 # Allows only the console's own files. Forbids inline scripts and styles, frames, and forms that post to other sites.
 POLICY = (
@@ -59,7 +59,7 @@ class SecurityMiddleware:
         except ClientDisconnect:
             pass  # the client is gone
         except Exception:
-            # `internal_error` has already logged the exception and sent an error page. Starlette still reraises it.
+            # `internal_error` has already logged the exception and sent an error page, but Starlette re-raises it.
             if refusal is not None:
                 raise
 

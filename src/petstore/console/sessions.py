@@ -181,7 +181,7 @@ class FailureThrottle:
         return self.take_others()
 
     def take_others(self) -> int:
-        """Returns the number of failures skipped since the last recorded failure, and resets it to 0."""
+        """Returns the number of failures skipped since the last recorded failure, and resets the count."""
         others, self._others = self._others, 0
         return others
 

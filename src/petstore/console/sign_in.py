@@ -56,7 +56,7 @@ def sign_in_page(
 
 
 async def sign_in(request: Request) -> Response:
-    """Signs an operator in with the one-time link's token (GET or POST) or with an operator's token (only POST)."""
+    """Signs an operator in with the one-time link's token (GET or POST) or with an operator token (POST only)."""
     state: ConsoleState = request.scope["console"]
     is_post = request.method == "POST"
     form = await read_form(request) if is_post else Form(request.query_params.multi_items())
@@ -92,7 +92,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def _authenticate(state: ConsoleState, token: str) -> tuple[bool, Operator | None]:
-    """Returns whether the token is valid, and its operator (None for the one-time link).
+    """Returns whether the token is valid, and the operator to whom it belongs (None for the one-time link).
 
     Raises Unavailable if the store does not respond or the sign-in cannot be recorded in the audit log.
     """

@@ -56,7 +56,7 @@ def _normalized(origin: str) -> str:
 
 
 class ConsoleState:
-    """The state that all requests share."""
+    """State shared by all requests."""
 
     def __init__(
         self,

@@ -111,6 +111,6 @@ async def deprecated(request: ConsoleRequest) -> dict[str, Any]:
 async def _callers(
     request: ConsoleRequest, totals: Sequence[tuple[OperationName, KeyTotal]]
 ) -> list[tuple[OperationName, ApiKey, KeyTotal]]:
-    """Looks up the API key of each total. Drops totals whose key no longer exists. Raises Unavailable."""
+    """Finds the API key for each total, dropping totals whose key no longer exists. Raises Unavailable."""
     keys = await request.store.keys.by_id([total.key_id for _, total in totals])
     return [(operation, keys[total.key_id], total) for operation, total in totals if total.key_id in keys]
