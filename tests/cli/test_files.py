@@ -334,7 +334,7 @@ def test_checking_stops_after_10000_bad_rows(petstore: Commands, tmp_path: Path)
     assert (dry.returncode, dry.stdout.count("line ")) == (1, 10_000)
     assert dry.stdout.splitlines()[-2:] == [
         f"{file}: 0 animals, 10,000 bad rows; nothing was added.",
-        "Checking stopped after 10,000 bad rows.",
+        "Stopped checking after 10,000 bad rows.",
     ]
 
 

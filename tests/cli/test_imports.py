@@ -112,7 +112,7 @@ def test_killed_import_is_listed_as_interrupted_after_a_minute(petstore: Command
     assert (found["name"], found["state"]) == ("animals.csv", "interrupted")
     assert re.search(rf"{found['id']} +animals\.csv +interrupted", petstore.text("pets", "imports", *clock))
     dry = petstore.text("pets", "import", str(file), "--dry-run", *clock)
-    assert f"An import of this file is interrupted: {found['id']}" in dry
+    assert f"Found an earlier import of this file (interrupted): {found['id']}" in dry
     resumes(petstore, file, *clock)
 
 

@@ -225,7 +225,7 @@ def test_identify_refuses_other_texts_without_repeating_them(petstore: Commands,
 def test_identify_without_a_secret_says_so(petstore: Commands, text: str) -> None:
     done = answering(petstore, text, "keys", "identify")
     assert (done.returncode, done.stderr) == (
-        2, "petstore: there is no secret on standard input\n"
+        2, "petstore: no secret was found on standard input\n"
     )  # fmt: skip
 
 

@@ -386,7 +386,7 @@ def test_an_import_that_was_undone_can_be_repeated(petstore: Commands, tmp_path:
     petstore.text("pets", "set-status", "3", "sold")
     add(petstore, "After")
     done = answering(petstore, "", "pets", "undo-import", added["import"])
-    kept = "1 animal with later changes will be kept."
+    kept = "1 animal changed since the import will be kept."
     question = f"Remove 2 animals added by {added['import']} (x.csv) from live? {kept}"
     assert done.returncode == 2 and question in done.stderr
     undone = petstore.json("pets", "undo-import", added["import"], "--yes")
@@ -416,7 +416,7 @@ def test_undo_says_how_many_animals_were_kept(petstore: Commands, tmp_path: Path
     added = petstore.json("pets", "import", str(written(tmp_path / "x.csv", "Rex,1", "Mia,2")), "--env", "staging")
     petstore.text("pets", "update", "1", "--name", "Max", "--env", "staging")
     text = petstore.text("pets", "undo-import", added["import"], "--yes")
-    assert text == "1 animal removed from staging.\nKept 1 animal with later changes. Ids: 1\n"
+    assert text == "1 animal removed from staging.\nKept 1 animal changed since the import. Ids: 1\n"
 
 
 def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: Path) -> None:
@@ -425,7 +425,8 @@ def test_undo_names_the_first_animals_that_stayed(petstore: Commands, tmp_path: 
     petstore.text("pets", "set-status", *(str(number) for number in range(2, 14)), "sold")
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "1")  # not part of the import
     assert petstore.text("pets", "undo-import", added["import"], "--yes") == (
-        "2 animals removed from live.\nKept 12 animals with later changes. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
+        "2 animals removed from live.\n"
+        "Kept 12 animals changed since the import. Ids: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 …\n"
     )
 
 
@@ -493,7 +494,7 @@ def test_ctrl_c_in_an_undo_says_how_to_resume_and_the_next_undo_does(petstore: C
     asked = answering(petstore, "", *words[:-1]).stderr
     found = re.search(
         r"([\d,]+) animals? already removed\. Remove ([\d,]+) animals added by .*\?"
-        " 2 animals with later changes will be kept",
+        " 2 animals changed since the import will be kept",
         asked,
     )
     assert found is not None, asked

@@ -133,7 +133,7 @@ def test_a_secret_that_cannot_be_printed_is_reported(embedded: Commands, form: s
     done = shell(embedded, f"keys rotate {key['id']} --yes {form}", ">/dev/full")
     assert done.stderr.startswith(lost) and done.stderr.endswith(remedy)
     done = shell(embedded, f"operators add ada {form}", ">/dev/full")
-    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator, and add a new one with the same name.\n")
+    assert (done.returncode, done.stderr) == (2, f"{lost}Revoke this operator and add them again with the same name.\n")
 
 
 @pytest.mark.parametrize("words", ["keys create --plan free", "operators add ada"])

@@ -145,7 +145,7 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 
 def _prepare_streams() -> None:
-    """Replaces closed output streams with /dev/null, and makes open ones escape characters that they cannot encode."""
+    """Replaces closed output streams with /dev/null, and sets open ones to escape unencodable characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

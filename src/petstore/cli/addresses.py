@@ -1,7 +1,7 @@
 """Records the addresses of the service and the console, so that commands in another terminal can print them.
 
-The service and the console each write their address to the data directory on startup. The address stays there after
-shutdown, because it is likely to be used again.
+The service and the console each write their address to a file in the data directory on startup. The file is kept on
+shutdown, because the next start will probably use the same address.
 """
 
 import contextlib
@@ -80,10 +80,10 @@ def recorded_console(data: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes an address to a file. Ignores errors such as a full disk, because only messages show the address."""
+    """Writes an address to a file. Ignores errors such as a full disk, because the address is not essential."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
-        if os.geteuid() == 0:  # let the service's user read a file that root has written
+        if os.geteuid() == 0:  # let the service's user read a file written by root
             os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 

@@ -20,7 +20,7 @@ from petstore.wording import when
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Show only entries whose subject or detail contains TEXT.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries numbered below NUMBER.")
+@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries with a number lower than NUMBER.")
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None

@@ -20,7 +20,7 @@ def print_banner(
     addresses: Sequence[Address] = (),
     has_keys: bool = True,
 ) -> None:
-    """Prints the banner with the `secrets`, which are shown only once. `addresses` are the sockets from systemd."""
+    """Prints the banner and the `secrets`, which are shown only once. `addresses` are the sockets passed by systemd."""
     listening = [*addresses] or [(settings.host, settings.port)]
     address = service_address(settings, listening)
     shown = settings.public_base or address.origin

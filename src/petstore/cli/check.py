@@ -1,4 +1,4 @@
-"""`petstore check`: runs the health checks and prints their findings."""
+"""`petstore check`: runs the health checks and prints the results."""
 
 import asyncio
 import difflib

@@ -63,7 +63,7 @@ def _check(settings: Settings) -> None:
     """Raises OperatorError if a setting is invalid or insecure."""
     public = settings.public_base
     if public and not (is_base_url(public) and public == "{0.scheme}://{0.netloc}".format(urlsplit(public))):
-        raise OperatorError(f"--public-url {public}: give an address like https://console.example.com, without a path")
+        raise OperatorError(f"--public-url {public}: use an address like https://console.example.com, without a path")
     if not _is_loopback(settings.host) and not public.startswith("https://"):
         raise OperatorError(
             f"--host {settings.host} is accessible from other machines. Use --host 127.0.0.1 and ssh -L, or set"

@@ -95,12 +95,12 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
     if to_gate is not None:
         check_url("--to-gate", to_gate)
         if not to_gate.startswith(("redis", "valkey")):
-            raise OperatorError(f"--to-gate {to_gate.partition(':')[0]}: give redis://host:6379/0")
+            raise OperatorError(f"--to-gate {to_gate.partition(':')[0]}: use redis://host:6379/0")
     if "://" in to_store:
         check_url("--to-store", to_store)
         if not to_store.startswith(("postgresql://", "postgres://")):
             scheme = to_store.partition(":")[0]
-            raise OperatorError(f"--to-store {scheme}: give postgresql://user@host/database, or a directory")
+            raise OperatorError(f"--to-store {scheme}: use postgresql://user@host/database or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
     if re.match("[^/]+:.*@", to_store):  # this looks like user:password@host rather than a directory
         raise OperatorError("--to-store must start with postgresql:// if it is a URL, or with ./ if it is a directory")
@@ -130,7 +130,7 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         _opened(target) as (stores, gate),
     ):
         await check_copied(backends.stores)
-        # A killed service might not have collected all admissions. Collect them, as the service would do on startup.
+        # If the service was killed, collect the remaining admissions, as the service would on startup.
         await backends.collect_admissions(time.time())
         await copying.check_target(stores, gate, _how_to_empty(target))
         with progress("Copying", await copying.size_of(backends.stores)) as bar:

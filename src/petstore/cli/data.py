@@ -108,7 +108,7 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
 
 
 def creates_store(settings: Settings) -> bool:
-    """Returns whether opening the data will create a store in the data directory.
+    """Returns whether opening the backends will create a store in the data directory.
 
     Raises NoData if a store would be created but --data was not given. This keeps operators from accidentally creating
     keys in a directory that the service does not use.
@@ -173,7 +173,7 @@ def refuse_secret(text: str) -> None:
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
     """Returns the key with this id in either environment. Raises OperatorError if there is no such key."""
     refuse_secret(key_id)
-    # Ids are printable ASCII. PostgreSQL rejects some other strings, such as those with U+0000 or lone surrogates.
+    # Ids are printable ASCII. Do not look up other strings, because PostgreSQL rejects U+0000 and lone surrogates.
     if key_id.isascii() and key_id.isprintable():
         for store in backends.stores.values():
             key = await store.keys.get(key_id)

@@ -21,7 +21,8 @@ DOCUMENTS = ("docs/reference/settings.md", "docs/at-3-am.md")
 def deploy_files(directory: Path, force: bool) -> None:
     """Write systemd units, proxy configurations, a Kubernetes manifest and monitoring files to DIR.
 
-    The command prints the path of each new or changed file. After an upgrade, --force shows what to install again.
+    The command prints the path of each new or changed file. After an upgrade, run it with --force to update the
+    files and see which ones to install again.
 
     A comment at the top of each systemd unit, script and configuration file says where to install the file. The systemd
     units run the petstore command that wrote them. Import grafana-dashboard.json into Grafana. settings.md lists the
@@ -39,7 +40,7 @@ def deploy_files(directory: Path, force: bool) -> None:
     command = str(Path(sys.executable).with_name("petstore"))
     with os_errors_of(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    for file in files:  # check all targets before writing the first file
+    for file in files:  # check all targets before writing any file
         check_target(directory / file.name, [os.geteuid()])
     for file in files:
         target = directory / file.name

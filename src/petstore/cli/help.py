@@ -11,7 +11,7 @@ REDIS_URLS = [
     ("rediss://host:6379/0", "The same, with TLS. valkeys:// works too."),
     (
         "redis+sentinel://host:26379,host:26379/name",
-        "The primary that these Sentinels know by this name. For TLS, use rediss+sentinel://",
+        "The primary that these Sentinels monitor under this name. For TLS, use rediss+sentinel://",
     ),
     (
         "redis+cluster://host:6379,host:6379",

@@ -180,7 +180,7 @@ def identify(as_json: bool, **where: Any) -> None:
     """
     secret = _read_secret()
     if not secret:
-        raise OperatorError("there is no secret on standard input")
+        raise OperatorError("no secret was found on standard input")
     if could_be_token(secret):
         operator = act(where, lambda backends: admin(backends, "live").operators.identify(secret))
         raise OperatorError(

@@ -39,7 +39,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
     Example:
       petstore operators add ada
 
-    If the token is lost, revoke the operator, and then add the operator again with the same name.
+    If the token is lost, revoke the operator and add them again with the same name.
     """
     operator, token = act(where, lambda backends: admin(backends, "live").operators.add(name, role), access="create")
     url = recorded_console(where["data"])
@@ -48,7 +48,7 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
         f"{operator.name} can sign in to the console at {url} with this token:",
         f"\n  {token}\n\nKeep this token safe. It will not be shown again.",
         as_typed("If the console is not running, start it with `petstore console`."),
-        remedy="Revoke this operator, and add a new one with the same name.",
+        remedy="Revoke this operator and add them again with the same name.",
     ).print(as_json)
 
 

@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands share."""
+"""Options and parameter types shared by several commands."""
 
 import difflib
 import math
@@ -28,7 +28,7 @@ URL_FILE_MAX = 64 * 1024  # bytes
 class Command(click.Command):
     """A command whose help page refers to another page for some of its options.
 
-    Completes the commands suggested by error messages, so that operators can type the commands exactly as printed.
+    Completes the commands suggested by error messages, so that operators can run them exactly as printed.
     """
 
     elsewhere: Collection[str] = BACKEND_OPTIONS
@@ -90,7 +90,7 @@ class WholeNumber(click.IntRange):
 
 
 class Int64(click.ParamType[int]):
-    """A 64-bit integer. Neither error messages nor the help page spell out the 64-bit range."""
+    """A 64-bit integer. Error messages and the help page do not state the limits of the 64-bit range."""
 
     name = "integer"
 
@@ -266,7 +266,7 @@ def confirm(question: str, yes: bool, *listed: str) -> None:
         except click.Abort:  # Ctrl-C or Ctrl-D
             click.echo(err=True)
             confirmed, question = False, ""
-    else:  # a script sees only the error message, so include the question
+    else:  # without a terminal, only the error message is shown, so include the question
         confirmed = sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
         question += " "
     if not confirmed:

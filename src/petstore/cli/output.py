@@ -1,4 +1,4 @@
-"""Prints what commands output: tables, fields, JSON, CSV, secrets and progress bars."""
+"""Prints command output: tables, fields, JSON, CSV, secrets and progress bars."""
 
 import contextlib
 import csv
@@ -14,8 +14,8 @@ import msgspec
 from petstore.errors import OperatorError
 from petstore.wording import printable, printable_lines
 
-MIN_WIDTH = 80  # characters that a table can use even if the terminal is narrower
-CLOSE_WIDTH = 100  # characters; if the terminal is narrower, columns are separated by one space instead of two
+MIN_WIDTH = 80  # characters; tables can be this wide even if the terminal is narrower
+CLOSE_WIDTH = 100  # characters; on narrower terminals, columns are separated by one space instead of two
 ID_MAX = 20  # maximum length of an id; longer values in a table can be wrapped
 
 
@@ -91,7 +91,7 @@ def _print_table(columns: Sequence[str], rows: list[list[str]], empty: str, whol
     from rich.table import Table
     from rich.text import Text
 
-    # Do not wrap output to a pipe or a file, because scripts might read it.
+    # Do not wrap lines when writing to a pipe or a file, because scripts might read them.
     width = max(Console().width, MIN_WIDTH) if sys.stdout.isatty() else 10_000
     table = Table(box=None, padding=(0, 1 if width < CLOSE_WIDTH else 2, 0, 0), pad_edge=False, header_style="bold")
     cells = [[Text(printable(cell)) for cell in row] for row in rows]

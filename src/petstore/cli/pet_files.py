@@ -141,7 +141,7 @@ def _warn(checked: Checked) -> None:
 def _spooled(file: Path, name: str) -> Iterator[BinaryIO]:
     """Opens a file so that it can be read more than once. Copies a pipe or any other file that is not seekable.
 
-    Raises OperatorError if the file is a device, which might be endless. Standard input is allowed to be a terminal.
+    Raises OperatorError if the file is a device, which might be endless. A terminal is accepted as standard input.
     """
     with os_errors_of(name), contextlib.ExitStack() as stack:
         if str(file) != "-":
@@ -215,13 +215,13 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     }  # fmt: skip
     sentences = [f"{name}: {counted(good, 'animal')}, {counted(faults, 'bad row')}; nothing was added."]
     if faults == BAD_ROWS_MAX:
-        sentences.append(f"Checking stopped after {faults:,} bad rows.")
+        sentences.append(f"Stopped checking after {faults:,} bad rows.")
     if not good and not faults:
-        sentences.append("A file without animals cannot be imported.")
+        sentences.append("The file contains no animals, so it cannot be imported.")
     if earlier is not None and earlier.state == "done":
         sentences.append(f"The file has already been imported: {described_import(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"An import of this file is {earlier.state}: {described_import(earlier)}.")
+        sentences.append(f"Found an earlier import of this file ({earlier.state}): {described_import(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)
@@ -281,13 +281,13 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
     sentences = [f"{counted(removed, 'animal')} removed from {after.environment}."]
     if kept:
         ids = ", ".join(map(str, after.kept_ids[:NAMED_MAX])) + (" …" if kept > NAMED_MAX else "")
-        sentences.append(f"Kept {counted(kept, 'animal')} with later changes. Ids: {ids}")
+        sentences.append(f"Kept {counted(kept, 'animal')} changed since the import. Ids: {ids}")
     Output(data, *sentences).print(as_json)
 
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Finds an import in either environment. Raises OperatorError if it does not exist."""
-    # Ids are printable ASCII. PostgreSQL rejects some other strings, such as those with U+0000 or lone surrogates.
+    # Ids are printable ASCII. Do not look up other strings, because PostgreSQL rejects U+0000 and lone surrogates.
     for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:
@@ -300,7 +300,7 @@ async def _undoing(backends: Backends, import_id: str) -> _Undoing:
 def _question(undoing: _Undoing) -> str:
     environment, imported, (removed, kept, left), _ = undoing
     begun = f"{counted(removed, 'animal')} already removed. " if imported.state == "undoing" else ""
-    stay = f" {counted(kept, 'animal')} with later changes will be kept." if kept else ""
+    stay = f" {counted(kept, 'animal')} changed since the import will be kept." if kept else ""
     of_import = f"added by {imported.id} ({printable(imported.name)})"
     return f"{begun}Remove {counted(left, 'animal')} {of_import} from {environment}?{stay}"
 

@@ -257,8 +257,8 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
     """Restore removed animals unchanged, with the same ids.
 
     ID… | REMOVAL is either a list of animal ids or one removal id, as printed by petstore pets remove. To find these
-    ids, use petstore audit --what "remove animal". If any animal in a list of ids cannot be restored, the command
-    restores none. Animals removed by undo-import cannot be restored. To get them back, import the file again.
+    ids, use petstore audit --what "remove animal". If any animal in a list of ids cannot be restored, no animals
+    are restored. Animals removed by undo-import cannot be restored. To get them back, import the file again.
 
     \b
     Examples:
@@ -290,7 +290,7 @@ async def _existing(backends: Backends, environment: Environment, pet_ids: Seque
     missing = [pet_id for pet_id, pet in found.items() if pet is None]
     if missing:
         named = ", ".join(map(str, missing[:NAMED_MAX])) + (" …" if len(missing) > NAMED_MAX else "")
-        subject = "no animal has the id" if len(missing) == 1 else "no animals have the ids"
+        subject = "no animal has the id" if len(missing) == 1 else "there are no animals with the ids"
         hint = f"list the ids with `petstore pets list{_env(environment)}`"
         removed = await backends.stores[environment].removals.of_pets(missing)
         if removed:

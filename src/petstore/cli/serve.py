@@ -37,7 +37,7 @@ from petstore.settings import RANGES, Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
-OPENING_LOGGED_AFTER = 3.0  # seconds after which the log says that the store is still opening
+OPENING_LOGGED_AFTER = 3.0  # seconds to wait before logging that the store is still opening
 
 _file = click.Path(path_type=Path, dir_okay=False)
 
@@ -64,7 +64,7 @@ def _setting(
               type=WholeNumber(*RANGES["workers"]), help="Number of worker processes.")  # fmt: skip
 @click.option("--public-url", metavar="URL", help="The address that clients use. It is also used in absolute links.")
 @click.option("--staging-url", metavar="URL",
-              help="A separate address for staging, which is then available under /v1 at that address.")  # fmt: skip
+              help="A separate address for staging. At this address, staging is also available under /v1.")  # fmt: skip
 @click.option("--tls-cert", type=_file, metavar="FILE", help="PEM file with the certificate chain. Enables HTTPS.")
 @click.option("--tls-key", type=_file, metavar="FILE", help="PEM file with the certificate's private key.")
 @click.option("--access-log", is_flag=True, help="Log every request.")
@@ -280,7 +280,7 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
 
 
 async def _demo_keys(settings: Settings) -> dict[Environment, str]:
-    """Creates the demo data and returns a secret for each environment. If the demo data exists, returns no secrets.
+    """Creates the demo data and returns a secret for each environment. If the demo data already exists, returns {}.
 
     Raises Unavailable if the store does not respond. Raises OperatorError if there is other data, for example
     because an earlier start was interrupted.

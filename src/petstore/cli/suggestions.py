@@ -1,6 +1,6 @@
-"""Completes the commands that messages suggest, so that operators can type the commands exactly as printed.
+"""Completes the commands suggested in messages, so that operators can run them exactly as printed.
 
-In a message, a command is in backticks, such as `petstore WORDS`, and its placeholders are in capital letters.
+In a message, a command is enclosed in backticks, such as `petstore WORDS`. Placeholders are in capital letters.
 `as_typed` completes all commands in a message. `suggestion` returns a single command, to be printed by itself.
 """
 
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from petstore.settings import without_password
 
 BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
-RUNNING = ("serve", "console")  # while these run, operators use other commands in another terminal
+RUNNING = ("serve", "console")  # long-running; operators run other commands in another terminal
 _COMMAND = re.compile("`petstore ([^`]+)`")
 
 
@@ -60,7 +60,7 @@ def _given_options() -> str:
 
 
 def _program() -> str:
-    """Returns `petstore` if it is on PATH, and otherwise a command that starts this program by its path."""
+    """Returns `petstore` if it is on PATH, or else a command with the path to this program."""
     if shutil.which("petstore"):
         return "petstore"
     called = Path(sys.argv[0])

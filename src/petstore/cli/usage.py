@@ -32,7 +32,7 @@ KEY_ANSWERS: dict[ResponseClass, str] = {
 
 
 class Period(NamedTuple):
-    """The period to show. Tables use `name`, and sentences use `in_words`."""
+    """The period to show. `name` is used as a label, and `in_words` is used in sentences."""
 
     span: Span
     end: float
@@ -68,7 +68,7 @@ async def usage(
       petstore usage --operation getPet --span month
 
     For billing, use the "admitted" column, which counts all requests so far, except those refused with 429. A running
-    service updates the numbers of 429 responses and errors every five seconds.
+    service updates its counts of 429 responses and errors every five seconds.
 
     --csv prints a row for every key, including unused keys, in both environments unless --env is given. The operation
     columns add up to "admitted". The "other" column counts requests for an unknown path or method.

@@ -43,24 +43,24 @@ MARKS = {"ok": "ok", "broken": "BROKEN", "skipped": "skipped"}
     type=click.Choice(LEVELS),
     default="contract",
     show_default=True,
-    help="With spec, check only what the specification requires of every implementation.",
+    help="Use spec to check only what the specification requires of every implementation.",
 )
 @click.option("--write", is_flag=True, help="Allow the command to add animals to the live environment.")
 @json_option
 def verify(
     url: str, key: str | None, also: tuple[str, ...], limit_key: str | None, level: Level, write: bool, as_json: bool
 ) -> None:
-    """Check that the deployment at URL, including its proxy, keeps the API's promises.
+    """Check that the deployment at URL, including its proxy, behaves as the API promises.
 
-    URL is a base URL that clients use. The command needs no access to the deployment's machines. It takes at most
+    URL is a base URL that clients use. The command does not need access to the deployment's machines. It takes at most
     two minutes and sends at most 400 requests, plus up to 420 with --limit-key. In the staging environment, it adds
     animals whose names begin with verify-. In the live environment, it adds animals only if --write is given. To
     use your own CA certificates, set SSL_CERT_FILE.
 
     \b
     Exit code:
-      0  no promise is broken
-      1  at least one promise is broken; see the lines marked BROKEN
+      0  no promises were broken
+      1  at least one promise was broken (see the lines marked BROKEN)
       2  the checks could not run
 
     \b
