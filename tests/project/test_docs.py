@@ -183,11 +183,11 @@ def _sizing() -> list[str]:
     added = [rate * CREATES * DAY for rate in RATES]
     animal, idempotency = takes["animal_in_postgresql"], takes["idempotency_key_in_postgresql"]
     rows: list[tuple[str, str, list[float]]] = [
-        ("workers, each using 70% of a core", f"{node:.0f} µs a request", [float(each) for each in workers]),
-        ("maximum worker memory, GiB", f"{memory['worker_mib']:.0f} MiB a worker, at most {WORKER_MAX} MiB",
+        ("workers, each using 70% of a core", f"{node:.0f} µs per request", [float(each) for each in workers]),
+        ("maximum worker memory, GiB", f"{memory['worker_mib']:.0f} MiB per worker, at most {WORKER_MAX} MiB",
          [each * WORKER_MAX / 1024 for each in workers]),
-        ("cores for Redis", f"{of_redis:.0f} µs a request", [rate * of_redis / 1e6 for rate in RATES]),
-        ("cores for PostgreSQL", f"{of_postgres:.0f} µs a request", [rate * of_postgres / 1e6 for rate in RATES]),
+        ("cores for Redis", f"{of_redis:.0f} µs per request", [rate * of_redis / 1e6 for rate in RATES]),
+        ("cores for PostgreSQL", f"{of_postgres:.0f} µs per request", [rate * of_postgres / 1e6 for rate in RATES]),
         ("new animals a day, millions", "–", [each / 1e6 for each in added]),
         ("disk for these animals, GB", f"{animal:.0f} bytes each", [each * animal / 1e9 for each in added]),
         ("disk for their idempotency keys, GB", f"{idempotency:.0f} bytes each",
@@ -211,7 +211,7 @@ def test_the_sizing_is_calculated_from_the_last_measurement() -> None:
         f"A node needs {run['memory']['main_process_mib']:.0f} MiB in addition to its workers",
         f"{takes['animal_in_sqlite']:.0f} MB in SQLite and {takes['animal_in_postgresql']:.0f} MB in PostgreSQL",
         f"about {round(BUSY * 1e6 / run['costs']['mix']['redis_us'], -3):,.0f} requests a second",
-        f"a record of {takes['api_key_in_redis']} bytes",
+        f"a {takes['api_key_in_redis']}-byte record",
         run["finished"],
     ):
         assert figure in " ".join(section.split()), figure
