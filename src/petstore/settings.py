@@ -122,7 +122,7 @@ def check_base_url(option: str, url: str | None) -> None:
         raise OperatorError(f"{option} {url}: must be ASCII; write other characters as xn--… and %…")
     if not is_base_url(url):
         shown = without_password(url) if "@" in url else url
-        raise OperatorError(f"{option} {shown}: give an address like https://api.example.com")
+        raise OperatorError(f"{option} {shown}: use an address like https://api.example.com")
     if url.rstrip("/").endswith("/v1"):
         raise OperatorError(f"{option} {url}: remove /v1 from the end")
 
