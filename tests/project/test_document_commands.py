@@ -33,6 +33,7 @@ DOCUMENTS = sorted(
         "docs/contributing/*.md",
         "docs/reference/client.md",
         "docs/reference/cluster.md",
+        "docs/reference/containers.md",
         "client/*.md",
         "bench/*.md",
         "prove/*.md",

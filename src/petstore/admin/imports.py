@@ -26,8 +26,8 @@ class ImportActions:
         begun = await self._store.imports.begin(checked.sha256, checked.animals, entry, repeats)
         if begun.total != checked.animals:  # the earlier import used a different format
             raise OperatorError(
-                f"{begun.id}, an earlier import of the same content, found {counted(begun.total, 'animal')}"
-                f" instead of {checked.animals:,}; use the same --format as for that import"
+                f"{begun.id} imported the same content as {counted(begun.total, 'animal')}, not {checked.animals:,};"
+                " use the same --format again"
             )
         return begun
 

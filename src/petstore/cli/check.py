@@ -32,8 +32,8 @@ class _Check(Command):
 def check(as_json: bool, **options: Any) -> None:
     """Check the settings, the store, the gate, free space and the clock, without changing anything.
 
-    The command accepts the options and PETSTORE_… variables of petstore serve, except --demo and --show-first-key. You
-    can run it while the service is running.
+    The command accepts the same options and PETSTORE_… variables as petstore serve, except --demo and
+    --show-first-key. You can run it while the service is running.
 
     \b
     Exit code:

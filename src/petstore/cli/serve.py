@@ -76,7 +76,7 @@ def _setting(
               help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
 @click.option("--ietf-headers", is_flag=True,
               help="Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")  # fmt: skip
-@_setting("--address-per-minute", "Maximum number of requests per minute without a valid key from each client address.")
+@_setting("--address-per-minute", "Maximum requests per minute that a client address can send without a valid key.")
 @_setting("--connections-per-address", "Maximum number of connections from each client address to each worker.")
 @_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban lasts twice as long.")
 @_setting("--ban-ceiling", "Maximum length of a ban, in seconds.")

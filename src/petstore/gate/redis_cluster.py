@@ -217,7 +217,7 @@ class ClusterLink:
                     shards = await self._link(server).command("CLUSTER", "SLOTS")
             except Unavailable as error:
                 failure = error
-                self._ask_last(server)  # so that the next attempt asks other seeds first
+                self._ask_last(server)  # so that the next attempt tries other seeds first
                 continue
             self._owners = owners_in(shards, server[0])
             self._refreshed_at = time.monotonic()

@@ -205,7 +205,7 @@ class PostgresPool:
             await pool.release(connection, timeout=self._timeouts.disconnect)
 
     async def close(self) -> None:
-        """Waits for running calls to finish, for at most one call's timeout, and then closes the connections."""
+        """Waits up to one call's timeout for running calls to finish, and then closes the connections."""
         self._closed = True
         timeout = self._timeouts.call
         if self._running:
