@@ -129,7 +129,7 @@ def test_jobs_that_wait_do_not_count_as_running_but_are_limited() -> None:
     async def test() -> None:
         async with Jobs() as jobs:
             waiting = [await asking(jobs) for _ in range(WAITING_MAX)]
-            with pytest.raises(OperatorError, match="10 imports are waiting for an answer"):
+            with pytest.raises(OperatorError, match="10 imports are waiting for confirmation"):
                 await asking(jobs)
             jobs.answer(waiting[0], False)
             await ended(waiting[0])

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(client: Petstore, options: argparse.Namespace) -> None:
-    """Runs the command that `options` names.
+    """Runs the command specified by `options`.
 
     Raises PetstoreError if a request fails, ValueError if the name is not valid Unicode, or OSError if the output
     cannot be written.

@@ -166,7 +166,8 @@ def refuse_secret(text: str) -> None:
     """Raises OperatorError if the operator gave a secret instead of an id. The message does not repeat the secret."""
     if any(prefix in text for prefix in PREFIXES.values()):
         raise OperatorError(
-            "this is a secret, not an id. To find its key, run `petstore keys identify` and enter the secret there."
+            "this is a secret, not an id. To find the key that it belongs to, run `petstore keys identify` and enter"
+            " the secret."
         )
 
 

@@ -145,7 +145,7 @@ class Jobs:
         """Starts a job. `work` returns a message for the operator. Raises OperatorError if there are too many jobs."""
         self._check_running()
         if self._count("waiting") >= WAITING_MAX:
-            raise OperatorError(f"{WAITING_MAX} imports are waiting for an answer. Answer one, or try again later.")
+            raise OperatorError(f"{WAITING_MAX} imports are waiting for confirmation. Confirm one, or try again later.")
         ended = [each for each in self._jobs.values() if each.state in ("finished", "failed")]
         for old in ended[: max(0, len(self._jobs) + 1 - JOBS_MAX)]:
             del self._jobs[old.id]

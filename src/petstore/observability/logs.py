@@ -56,7 +56,7 @@ class Throttled:
             self._log(now, cause, withheld, fields)
 
     def flush(self, now: float) -> None:
-        """Logs the suppressed events of each cause that has not been logged for a second. Called once a second."""
+        """Logs suppressed events whose cause was last logged at least a second ago. Called once a second."""
         for cause in [cause for cause, until in self._silent_until.items() if until <= now]:
             del self._silent_until[cause]
             if cause in self._withheld:
