@@ -1,5 +1,5 @@
--- The tables of one environment, for both backends. A name in braces, such as {{integer}}, stands for what they spell
--- differently. `TYPES` in store/sqlite/migrations.py and store/postgres/migrations.py contains the spellings.
+-- The tables of one environment, for both backends. A name in braces, such as {{integer}}, is replaced with the backend's
+-- spelling. `TYPES` in store/sqlite/migrations.py and store/postgres/migrations.py contains the spellings.
 
 -- Records who added animals. `name` is a key id, an import id or an operator's name.
 CREATE TABLE adders (
