@@ -52,7 +52,7 @@ def launch_petstore_cluster(directory: Path, port: int, animals: int) -> Launch:
 
 
 def launch_service(command: list[str], settings: Settings, animals: int) -> Launch:
-    """Passes the settings as environment variables, because these work with every server."""
+    """Passes the settings as environment variables."""
     keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
     asyncio.run(fill(settings, animals, keys, spent_key))
     named = {name: getattr(settings, name) for name in ("data", "port", "workers", "store", "gate")}
@@ -79,8 +79,10 @@ ASGI_SERVERS = {
 
 def launch_asgi(directory: Path, port: int, animals: int, server: str) -> Launch:
     command = [str(VENV / "bin/python"), *ASGI_SERVERS[server], "--log-level", "warning"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", str(CORES), "petstore.cli.serve:asgi"]
-    return launch_service(command, Settings(data=directory / "data", port=port), animals)
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", str(CORES), "asgi:application"]
+    launch = launch_service(command, Settings(data=directory / "data", port=port), animals)
+    launch.environment["PYTHONPATH"] = str(BENCH)
+    return launch
 
 
 # Go

@@ -176,7 +176,7 @@ async def run(directory: Path, rows: list[str], rounds: int, *, profiling: bool)
     settings = Settings(data=directory / "data")
     keys, spent_key = [mint("live") for _ in range(KEYS)], mint("live")
     await seed.fill(settings, ANIMALS, keys, spent_key)
-    service = Service(settings, supervised=False)
+    service = Service(settings)
     server = HttpServer(await service.start(), FIELDS)
     clients, messages = Clients(server), Messages(keys, spent_key)
     taken: dict[str, list[float]] = {row: [] for row in rows}

@@ -41,6 +41,11 @@ def request(
     return made
 
 
+def pairs(lines: str) -> list[tuple[str, str]]:
+    """Splits the header lines of a reply into names and values."""
+    return [(name, value) for name, _, value in (each.partition(": ") for each in lines.split("\r\n")[:-1])]
+
+
 class Running:
     """An app with its backends, and a key with all scopes."""
 

@@ -21,7 +21,7 @@ def fork_from_now_on() -> None:
     _forks.set_forkserver_preload(
         [__name__, "petstore.cli.serve", "petstore.console.app", "petstore.store.sqlite",
          "petstore.store.postgres.pool", "petstore.gate.lmdb", "petstore.gate.redis_url",
-         "uvicorn", "uvloop"]
+         "uvloop"]
     )  # fmt: skip
 
 

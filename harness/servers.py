@@ -29,13 +29,9 @@ from petstore.plans import Limits, Plan
 from petstore.settings import Settings
 from petstore.store.schema import COUNTERS
 
-# Our HTTP server with SQLite and LMDB, our HTTP server with PostgreSQL and Redis, and the same app on uvicorn.
-Host = Literal["own", "cluster", "asgi"]
-HOSTS: dict[Host, str] = {
-    "own": "own-sqlite-lmdb",
-    "cluster": "own-postgres-redis",
-    "asgi": "uvicorn-asgi",
-}
+# A service with its own files, and a node of a cluster.
+Host = Literal["own", "cluster"]
+HOSTS: dict[Host, str] = {"own": "sqlite-lmdb", "cluster": "postgres-redis"}
 READY_WITHIN = 60.0  # seconds; other tests can keep the machine busy
 PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
@@ -60,7 +56,7 @@ class Key(NamedTuple):
 
 
 class Server:
-    """One running service: `petstore serve`, or the same app on uvicorn."""
+    """One running service."""
 
     def __init__(
         self, data: Path, host: Host = "own", *options: str, workers: int = 1, port: int | None = None
@@ -89,16 +85,9 @@ class Server:
         return self.origin + {"live": "/v1", "staging": "/staging/v1"}[environment] + path
 
     def start(self, *, wait: bool = True) -> "Server":
-        settings = ["--port", str(self.port), "--workers", str(self.workers),
-                    "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
-        if self.host != "asgi":
-            words, variables = [*self.program, "serve", *settings], self.where
-        else:
-            words = ["uvicorn", "--factory", "petstore.cli.serve:asgi",
-                     "--port", str(self.port), "--no-server-header", "--no-proxy-headers",
-                     "--log-level", "warning", "--timeout-graceful-shutdown", "3"]  # fmt: skip
-            variables = {**self.where, **_as_variables(settings)}
-        self.process = launched(words, variables, self.log)
+        words = [*self.program, "serve", "--port", str(self.port), "--workers", str(self.workers),
+                 "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
+        self.process = launched(words, self.where, self.log)
         if wait:
             self.wait_until_ready()
         return self
@@ -262,18 +251,6 @@ def empty_store() -> str:
             first._create()
         _empty_stores[postgres] = str(first.store).rpartition("/")[2]
     return postgres.url(_empty_stores[postgres])
-
-
-def _as_variables(settings: list[str]) -> dict[str, str]:
-    """Converts options to PETSTORE_* variables, for uvicorn, which does not use our command line."""
-    names = {"--cors-origin": "CORS_ORIGINS", "--trusted-proxy": "TRUSTED_PROXIES"}
-    variables: dict[str, str] = {}
-    words = iter(settings)
-    for word in words:
-        name = "PETSTORE_" + names.get(word, word.removeprefix("--").replace("-", "_").upper())
-        value = "1" if word in ("--access-log", "--ietf-headers") else next(words)
-        variables[name] = f"{variables[name]} {value}" if name in variables else value
-    return variables
 
 
 @contextlib.contextmanager

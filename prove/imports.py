@@ -23,7 +23,7 @@ from harness.claims import hold, progress, temporary_directory
 from harness.servers import PETSTORE, Key, Server, started
 from petstore.backends import Backends
 from petstore.plans import Limits
-from petstore.store.database import Statement, steps
+from petstore.store.database import Tx
 from petstore.store.freshness import NOTHING
 from prove.proof import Figures, Parts, Scale
 
@@ -215,7 +215,12 @@ def _check_and_undo(scale: Scale, server: Server, importing: Importing) -> None:
 def _plant(scale: Scale, server: Server) -> None:
     async def forget(backends: Backends) -> None:
         database = backends.stores["live"].database
-        await database.write(steps(*(Statement(each.format(database.schema)) for each in FORGET)), NOTHING)
+
+        async def transaction(tx: Tx) -> None:
+            for each in FORGET:
+                await tx.execute(each.format(database.schema))
+
+        await database.write(transaction, NOTHING)
 
     if scale.plant:
         server.act(forget)

@@ -22,7 +22,7 @@ from harness.servers import Key, Server
 from petstore.backends import Backends
 from petstore.operations import COUNTED, OperationName
 from petstore.plans import Limits
-from petstore.store.database import Statement, steps
+from petstore.store.database import Tx
 from petstore.store.freshness import NOTHING
 from petstore.usage import DAY
 from prove.proof import Figures, Parts, Scale
@@ -158,4 +158,8 @@ def _compare(server: Server, keys: list[Key], sent: Counts, answered: Counts) ->
 async def _forget_what_was_counted(backends: Backends) -> None:
     """Planted fault: the store forgets which admissions it has already added to the usage."""
     database = backends.stores["live"].database
-    await database.write(steps(Statement(f"DELETE FROM {database.schema}.counted_admissions")), NOTHING)
+
+    async def transaction(tx: Tx) -> None:
+        await tx.execute(f"DELETE FROM {database.schema}.counted_admissions")
+
+    await database.write(transaction, NOTHING)

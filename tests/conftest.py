@@ -25,7 +25,7 @@ from harness.servers import HOSTS, Host, Key, Server, empty_store, serving
 from harness.stores import GatePlace, StorePlace
 from tests.interface import documented
 
-BACKENDS = ("sqlite-lmdb", "postgres-redis", "uvicorn-asgi")  # as in the names of tests
+BACKENDS = tuple(HOSTS.values())  # as in the names of tests
 
 
 def pytest_configure() -> None:
@@ -203,7 +203,7 @@ def client() -> Iterator[httpx.Client]:
         yield opened
 
 
-@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+@pytest.fixture(params=HOSTS, ids=list(HOSTS.values()))
 def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     """The command line with a new, empty store, on each pair of backends."""
     commands = Commands(Server(tmp_path / "data", request.param))
@@ -211,7 +211,7 @@ def petstore(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     return commands
 
 
-@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+@pytest.fixture(params=HOSTS, ids=list(HOSTS.values()))
 def without_data(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
     """The command line before any data exists, on each pair of backends."""
     return Commands(Server(tmp_path / "data", request.param))

@@ -12,19 +12,18 @@ import shutil
 import ssl
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from petstore import __version__
 from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean
 from petstore.data_dir import LAST_BACKUP, METRICS, shared_lock
-from petstore.errors import MissingPackage, OperatorError, PetstoreError, Unavailable
+from petstore.errors import MissingPackage, OperatorError, Unavailable
 from petstore.gate import GATE_FILE, bucket_of
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import served_expiry
 from petstore.observability import metrics
-from petstore.observability.logs import bugs_logged, event, logger
+from petstore.observability.logs import bugs_logged, event
 from petstore.observability.monitoring import Monitoring
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import Application, HttpServer
@@ -34,7 +33,6 @@ from petstore.server.sockets import Sockets, open_sockets
 from petstore.server.tls import tls_context
 from petstore.server.workers import Supervisor
 from petstore.settings import Settings
-from petstore.web import asgi
 from petstore.web.app import App
 from petstore.web.client_address import is_in, networks
 from petstore.web.requests import FIELDS
@@ -50,10 +48,8 @@ DESCRIPTORS_RESERVED = 128  # file descriptors reserved for files, backends and 
 class Service:
     """One worker: the app, its backends, and the periodic tasks."""
 
-    def __init__(self, settings: Settings, *, supervised: bool, certificate_expires: float | None = None) -> None:
-        """If `supervised` is true, the worker exits when its parent process, the supervisor, dies."""
+    def __init__(self, settings: Settings, certificate_expires: float | None = None) -> None:
         self._settings = settings
-        self._supervised = supervised
         self._certificate_expires = certificate_expires
         self._clock = clock_of(settings)
 
@@ -100,7 +96,7 @@ class Service:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if self._supervised and os.getppid() != parent:  # an orphaned worker would hold the port forever
+            if os.getppid() != parent:  # an orphaned worker would hold the port forever
                 event(logging.ERROR, "supervisor gone")
                 os._exit(1)
             now = time.perf_counter()
@@ -229,7 +225,7 @@ def _work(
     import uvloop
 
     async def run() -> None:
-        service = Service(settings, supervised=True, certificate_expires=certificate_expires)
+        service = Service(settings, certificate_expires)
         app = await service.start()
         await serve_connections(http_server(settings, app, FIELDS), own, tls, ready, others, app.end_delays)
         await service.stop()
@@ -293,33 +289,3 @@ def serve_console(settings: Settings, service_url: str, greet: Callable[[str], N
     finally:
         for each in sockets:
             each.close()
-
-
-class AsgiService:
-    """The service as an ASGI application, for any server that supports the lifespan protocol."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Raises OperatorError if the certificate is not valid."""
-        expires = _expiry_of(settings, tls_context(settings.tls_cert, settings.tls_key))
-        # The worker is not supervised, because its parent may be a shell that exits before the server does.
-        self._service = Service(settings, supervised=False, certificate_expires=expires)
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: asgi.Receive, send: asgi.Send) -> None:
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close"})  # WebSockets are not supported
-        elif scope["type"] == "http":
-            await asgi.respond(self._service.app, scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await receive()
-            try:
-                await self._service.start()
-            except Exception as error:  # do not raise it, or the server would assume that lifespan is unsupported
-                if not isinstance(error, PetstoreError):
-                    logger.exception("worker failed")
-                await send({"type": "lifespan.startup.failed", "message": f"petstore: {error}"})
-                return
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await self._service.stop()
-            await send({"type": "lifespan.shutdown.complete"})

@@ -20,8 +20,6 @@ from petstore.cli import cli
 from petstore.plans import Limits
 from petstore.wording import when
 
-pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
-
 COMMANDS = [
     [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "update"],
     ["keys", "suspend"], ["keys", "resume"], ["keys", "identify"], ["keys", "rotate"], ["keys", "end-overlap"],
@@ -96,7 +94,6 @@ def test_times_are_printed_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("host", ["own", "cluster"], indirect=True)
 def test_commands_work_as_separate_processes(tmp_path: Path, host: Host) -> None:
     """Runs commands as a script does. Other tests run them in the test process, which saves Python's startup time."""
     petstore = Processes(Server(tmp_path / "data", host))

@@ -1,9 +1,6 @@
 """`petstore serve --demo`: the data that it creates, and when it refuses to create any."""
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -229,14 +226,3 @@ def test_demo_with_other_data_is_one_line_and_exit_code_2(tmp_path: Path, enviro
     reason = f"{server.data} contains other data; use another --data directory, or omit --demo"
     assert message == f"petstore: --demo: {reason}\n"
     assert server.act(lambda backends: backends.stores["live"].keys.page()) == []
-
-
-def test_another_asgi_server_refuses_demo(tmp_path: Path) -> None:
-    code = "from petstore.cli.serve import asgi; asgi()"
-    environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_DEMO": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "petstore: --demo works only with `petstore serve --data DATA`\n".replace("DATA", str(tmp_path / "data")),
-    )
-    assert not (tmp_path / "data").exists()

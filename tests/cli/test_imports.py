@@ -25,7 +25,7 @@ from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
 from petstore.pets import Import, NewPet
 from petstore.store import Store, StorePolicy
-from petstore.store.database import Statement, steps
+from petstore.store.database import Tx
 from petstore.store.freshness import NOTHING
 from petstore.store.imports import INTERRUPTED_AFTER, Imports
 from tests.store.test_imports import SMALL_CHUNKS
@@ -261,10 +261,12 @@ def test_import_starts_over_where_the_store_has_lost_chunks(store_at: StorePlace
         async def add_chunk(self, *values: Any) -> bool:
             if values[1] == 2_030 and not self.lost:
                 self.lost = True
-                reset = Statement(f"UPDATE {self._table} SET added = 10")
-                forget = Statement(f"DELETE FROM {self._chunks} WHERE place > 0")
-                await self._db.write(steps(reset, forget), NOTHING)
+                await self._db.write(self._forget, NOTHING)
             return await super().add_chunk(*values)
+
+        async def _forget(self, tx: Tx) -> None:
+            await tx.execute(f"UPDATE {self._table} SET added = 10")
+            await tx.execute(f"DELETE FROM {self._chunks} WHERE place > 0")
 
     async def work(store: Store) -> None:
         checked = await file_of(2_100).check()

@@ -22,8 +22,6 @@ from petstore.plans import Limits
 from petstore.usage import OperationUsage
 from petstore.wording import when
 
-pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
-
 TRIALS = 5  # how many times to check that a change takes effect in a running service
 
 

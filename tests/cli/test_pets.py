@@ -23,8 +23,6 @@ from petstore.audit import AuditEntry
 from petstore.backends import Backends
 from petstore.pets import NewPet
 
-pytestmark = pytest.mark.on("sqlite-lmdb", "postgres-redis")  # commands do not depend on the HTTP server
-
 TRIALS = 5  # how many times to check that a change takes effect in a running service
 
 

@@ -12,9 +12,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import httpx
@@ -23,16 +22,14 @@ import pytest
 from harness.backends import free_port
 from harness.certificates import self_signed
 from harness.commands import Commands
-from harness.served import SECRET, Served, is_running, serve_fails_in_one_line, wait_for
+from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import PETSTORE, Server, started, takes_connections
 from harness.stores import StorePlace
 from petstore.cli import serve as serve_command
 from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.service import AsgiService
 from petstore.settings import Settings
 from petstore.store.postgres.migrations import MIGRATION_LOCK
-from petstore.store.schema import UNFINISHED_COPY
 from petstore.timeouts import CLIENT
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
@@ -205,38 +202,6 @@ def test_data_directory_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path
     serve_fails_in_one_line(["--data", str(tmp_path / below), "--port", str(free_port())])
 
 
-def test_another_asgi_server_also_gets_a_one_line_message(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    code = "from petstore.cli.serve import asgi; asgi()"
-    environment = {**os.environ, "PETSTORE_DATA": str(tmp_path / "file")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert (done.returncode, done.stderr) == (1, f"petstore: --data {tmp_path / 'file'}: is not a directory\n")
-
-
-@pytest.mark.parametrize(
-    "call", ["asgi()", "import asyncio\nasync def main(): asgi()\nasyncio.run(main())"], ids=["alone", "in a loop"]
-)
-def test_half_a_copy_is_not_served_by_another_asgi_server(tmp_path: Path, call: str) -> None:
-    server = Server(tmp_path / "data")
-    server.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
-    code = f"from petstore.cli.serve import asgi; {call}"
-    environment = {**os.environ, **server.where}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert done.returncode == 1
-    assert done.stderr == f"petstore: {UNFINISHED_COPY.format('elsewhere')}\n"
-
-
-def test_another_asgi_server_starts_while_the_store_is_away(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PETSTORE_DATA": str(tmp_path / "data"),
-        "PETSTORE_STORE": "postgresql://127.0.0.1:1/x",
-    }
-    code = "from petstore.cli.serve import asgi; asgi()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     store = f"postgresql://127.0.0.1:{free_port()}/x"
     serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
@@ -348,51 +313,3 @@ def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> No
         for each in silent:
             each.close()
         own.stop()
-
-
-def test_a_websocket_is_refused_under_another_asgi_server(tmp_path: Path) -> None:
-    said: list[MutableMapping[str, Any]] = []
-
-    async def hear() -> MutableMapping[str, Any]:
-        return {"type": "websocket.connect"}
-
-    async def say(message: MutableMapping[str, Any]) -> None:
-        said.append(message)
-
-    asyncio.run(AsgiService(Settings(data=tmp_path / "data"))({"type": "websocket", "path": "/v1/pets"}, hear, say))
-    assert said == [{"type": "websocket.close"}]
-
-
-def test_another_asgi_server_gets_the_error_of_a_failed_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    said: list[MutableMapping[str, Any]] = []
-
-    async def hear() -> MutableMapping[str, Any]:
-        return {"type": "lifespan.startup"}
-
-    async def say(message: MutableMapping[str, Any]) -> None:
-        said.append(message)
-
-    asyncio.run(AsgiService(Settings(data=tmp_path / "file"))({"type": "lifespan"}, hear, say))
-    assert [message["type"] for message in said] == ["lifespan.startup.failed"]
-    assert str(tmp_path) in said[0]["message"]
-
-
-def test_another_asgi_server_keeps_running_when_the_shell_that_started_it_ends(tmp_path: Path) -> None:
-    port = free_port()
-    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", "petstore.cli.serve:asgi", "--port", str(port)]
-    shell = subprocess.Popen(
-        ["sh", "-c", '"$@" > "$PETSTORE_DATA.log" 2>&1 < /dev/null & echo $!; read line', "sh", *uvicorn],
-        env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert shell.stdin is not None and shell.stdout is not None
-    server = int(shell.stdout.readline())
-    try:
-        assert wait_for(lambda: takes_connections(port)), (tmp_path / "data.log").read_text()
-        shell.communicate(b"\n", timeout=10)
-        ended = wait_for(lambda: not is_running(server), 2.5)  # workers check for their parent once a second
-        assert not ended and httpx.get(f"http://127.0.0.1:{port}/healthz", verify=False).status_code == 200
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server, signal.SIGTERM)
-        assert wait_for(lambda: not is_running(server))

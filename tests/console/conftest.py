@@ -8,12 +8,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from harness.consoles import Console, ConsoleClient, running_console
-from harness.servers import Server, serving
+from harness.servers import HOSTS, Server, serving
 
 _names = itertools.count(1)
 
 
-@pytest.fixture(scope="package", params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
+@pytest.fixture(scope="package", params=HOSTS, ids=list(HOSTS.values()))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("console") / "data", request.param) as running:
         yield running

@@ -19,7 +19,6 @@ from harness.forged_backups import MEGABYTE, Zeros, forge, manifest_of, seal
 from harness.served import Served, wait_for
 from harness.servers import PETSTORE, Server
 from harness.watched_files import NOBODY
-from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.maintenance import archive
 from petstore.server.tls import tls_context
@@ -326,14 +325,3 @@ def test_a_url_without_its_password_has_no_part_of_it(before: str, after: str, r
 def test_other_parts_of_a_url_are_kept(url: str, shown: str) -> None:
     assert without_password(url) == shown
     check_url("--store", url)
-
-
-def test_the_umask_is_that_of_the_data_directory(tmp_path: Path) -> None:
-    """Petstore sets its umask under other ASGI servers too, because they may have any umask."""
-    code = "import os; from petstore.cli.serve import asgi; asgi(); print(oct(os.umask(0)))"
-    done = subprocess.run(
-        [PETSTORE[0], "-c", code], env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data")},
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
-    assert done.stdout.strip() == oct(data_dir.UMASK)
-    assert modes(tmp_path / "data") == {}

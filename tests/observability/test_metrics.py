@@ -24,7 +24,7 @@ from harness.certificates import self_signed
 from harness.commands import Commands
 from harness.scraping import Scrape, scrape
 from harness.served import Served, is_running, wait_for
-from harness.servers import Host, Server, serving, started
+from harness.servers import Server, serving, started
 from petstore.errors import STATUS_OF_CODE, OperatorError
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance.certificate import certificate_expiry, served_expiry
@@ -78,9 +78,8 @@ def test_a_scrape_is_the_sum_over_all_workers_and_a_killed_worker_does_not_lower
         assert wait_for(lambda: scrape(server).value("petstore_connections") <= 1)
 
 
-@pytest.mark.parametrize("host", ["own", "asgi"])
-def test_counters_start_at_zero_when_the_service_starts(tmp_path: Path, host: Host) -> None:
-    server = Server(tmp_path / "data", host)
+def test_counters_start_at_zero_when_the_service_starts(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
     files: list[list[str]] = []
     for _ in range(2):
         server.start()

@@ -61,9 +61,6 @@ RUN_BY = {
     ),
     r"curl http://127.0.0.1:8080/metrics": "tests/observability/test_monitoring.py",
     r"curl -sk http://127.0.0.1:8080/readyz": "tests/server/test_serve_running.py",
-    r"PETSTORE_DATA=\S+ uvicorn --factory": (
-        "tests/cli/test_serve.py::test_another_asgi_server_starts_while_the_store_is_away"
-    ),
     r"pg_dump|pg_restore|psql": (
         "tests/project/test_document_commands.py::test_a_dump_is_made_and_restored_word_by_word"
     ),

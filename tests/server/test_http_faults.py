@@ -21,9 +21,6 @@ from petstore.pets import Pet
 WITHIN = 20.0  # the service promises 10 s; the rest is a margin for a busy machine
 RATE_LIMIT_HEADERS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
 
-# `petstore serve` limits the time for a request's head and checks its format. Other servers have their own rules.
-only_petstore_serve = pytest.mark.on("sqlite-lmdb")
-
 
 def connect(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=15)
@@ -78,7 +75,7 @@ def trickle(server: Server, beginning: bytes, drop: bytes) -> Received:
         return received._replace(seconds=time.monotonic() - began)
 
 
-@only_petstore_serve
+@pytest.mark.on("sqlite-lmdb")
 def test_trickled_requests_are_ended_within_10_seconds(server: Server, key: Key) -> None:
     """If the head is slow, the server just closes the connection. If the body is slow, it first sends a 408."""
     cases = {
@@ -102,7 +99,7 @@ def test_trickled_requests_are_ended_within_10_seconds(server: Server, key: Key)
             assert not any(response.status < 400 for response in responses), name
 
 
-@only_petstore_serve
+@pytest.mark.on("sqlite-lmdb")
 def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Server, key: Key) -> None:
     parts = [head(key, "Transfer-Encoding: chunked"), chunk(b'{"name":'), b"zz\r\n"]
     for cut in {(1, 2), (1, 3), (2, 3), (3, 3)}:
@@ -118,7 +115,7 @@ def test_a_malformed_chunk_is_400_at_once_however_its_bytes_arrive(server: Serve
         assert received.closed and time.monotonic() - began < WITHIN, cut
 
 
-@only_petstore_serve
+@pytest.mark.on("sqlite-lmdb")
 def test_a_body_in_too_many_chunks_is_413(server: Server, key: Key) -> None:
     name = f"Chunks {uuid.uuid4()}"
     body = new_pet(name)
@@ -134,7 +131,7 @@ def test_a_body_in_too_many_chunks_is_413(server: Server, key: Key) -> None:
     assert len(named(server, name)) == 1
 
 
-@only_petstore_serve
+@pytest.mark.on("sqlite-lmdb")
 def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server: Server, key: Key) -> None:
     behind = request("GET", "/v1/pets?limit=1", key.headers, b"x" * 69_000)
     with connect(server) as connection:
@@ -145,7 +142,7 @@ def test_a_connection_is_listened_to_after_a_large_body_that_nobody_read(server:
     assert [response.status for response in split(received.data)] == [201, 200, 200]
 
 
-@only_petstore_serve
+@pytest.mark.on("sqlite-lmdb")
 def test_a_client_that_has_closed_its_half_gets_its_answers(server: Server, key: Key) -> None:
     name = f"Half {uuid.uuid4()}"
     creates = [request("POST", "/v1/pets", key.headers, new_pet(name)) for _ in range(3)]

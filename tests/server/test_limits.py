@@ -22,7 +22,7 @@ MEBIBYTE = 1024 * 1024
 WORKER = 128 * MEBIBYTE  # without its connections
 UNITS = {"": 1, "characters": 1, "digits": 1, "bytes": 1, "KiB": 1024, "MiB": MEBIBYTE, "s": 1}
 MODULES = (
-    "paths", "server.asgi_bridge", "server.bodies", "server.connection", "server.http_server", "server.messages",
+    "server.asgi_bridge", "server.bodies", "server.connection", "server.http_server", "server.messages",
     "web.admission", "web.client_address", "web.preferences", "web.requests", "console.background", "console.forms",
     "console.pet_files", "console.security", "console.sessions",
 )  # fmt: skip

@@ -9,7 +9,6 @@ import tracemalloc
 import pytest
 
 from harness.in_process import connected
-from petstore.paths import ESCAPES_MAX
 from petstore.server.bodies import (
     CHUNK_LINE_MAX,
     CHUNK_OVERHEAD_MAX,
@@ -22,6 +21,7 @@ from petstore.server.bodies import (
 from petstore.server.http_server import HttpServer
 from petstore.server.messages import (
     CONNECTION_MAX,
+    ESCAPES_MAX,
     FIELDS_MAX,
     HEAD_MAX,
     HOST_MAX,

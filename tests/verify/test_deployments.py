@@ -11,7 +11,7 @@ from harness.commands import Processes
 from harness.nodes import nodes_running
 from harness.proxies import HaProxy, Nginx, Proxy
 from harness.served import wait_for
-from harness.servers import Host, Key, Server, serving, takes_connections
+from harness.servers import Key, Server, serving, takes_connections
 from petstore.plans import Limits
 from petstore.verify.checks import CHECKS, Need
 from tests.verify.results import broken, skipped, verified
@@ -24,8 +24,8 @@ def needing(*needs: Need) -> set[str]:
     return {check.name for check in CHECKS if set(needs) & set(check.needs)}
 
 
-def test_nothing_is_broken(start: Callable[..., Server], host: Host) -> None:
-    server = start("--cors-origin", "*", workers=1 if host == "asgi" else 2)
+def test_nothing_is_broken(start: Callable[..., Server]) -> None:
+    server = start("--cors-origin", "*", workers=2)
     server.fill(150, "staging")
     key, limit_key = server.key(environment="staging"), server.key(environment="staging", limits=LIMITS)
     results = verified([server.url("", "staging")], key, limit_key, sleep=server.move_clock)
@@ -33,7 +33,6 @@ def test_nothing_is_broken(start: Callable[..., Server], host: Host) -> None:
     assert skipped(results) == needing("addresses")
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_nothing_is_broken_on_live_and_nothing_is_added_unless_allowed(fresh: Server) -> None:
     fresh.fill(250)
     results = verified([fresh.url("")], fresh.key(), write=False)

@@ -35,7 +35,6 @@ def test_valid_key_is_untouched_by_its_addresss_limit(start: Start) -> None:
     assert (response.status, response.headers["x-ratelimit-limit"], response.remaining) == (200, "60", 59)
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_a_key_seen_valid_by_one_worker_is_served_by_all_during_a_flood(start: Start) -> None:
     own = start("--address-per-minute", "5", workers=2)
     key = own.key()
@@ -54,7 +53,6 @@ def test_address_is_free_again_after_a_minute(start: Start) -> None:
     assert [response.status for response in without_key(own, 3)] == [401, 401, 429]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_environments_count_an_address_apart(start: Start) -> None:
     own = start("--address-per-minute", "2")
     assert without_key(own, 3)[-1].status == 429
@@ -67,7 +65,6 @@ def test_default_is_600_a_minute(fresh: Server) -> None:
     assert [response.status for response in responses] == [401] * 600 + [429]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_documents_count_against_the_address_and_probes_do_not(start: Start) -> None:
     own = start("--address-per-minute", "5")
     expected = {"/v1/pets": 4, "/healthz": 4, "/livez": 4, "/readyz": 4, "/openapi.json": 3, "/nothing": 2, "/docs": 1}
@@ -78,7 +75,6 @@ def test_documents_count_against_the_address_and_probes_do_not(start: Start) -> 
     assert without_key(own, 1, "/healthz")[0].status == 200
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 @pytest.mark.parametrize("hop", ["198.51.100.1:5678", "[2001:db8::1]:1", "[2001:db8::1]"])
 def test_a_forwarded_address_may_have_a_port(start: Start, hop: str) -> None:
     own = start("--address-per-minute", "2", "--trusted-proxy", "127.0.0.1")
@@ -86,7 +82,6 @@ def test_a_forwarded_address_may_have_a_port(start: Start, hop: str) -> None:
     assert without_key(own, X_Forwarded_For=hop.replace("1:5", "2:6"))[0].status == (429 if "[" in hop else 401)
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_forwarded_for_is_not_used_by_default(start: Start) -> None:
     own = start("--address-per-minute", "2")
     statuses = [without_key(own, X_Forwarded_For=f"198.51.100.{i}")[0].status for i in range(3)]

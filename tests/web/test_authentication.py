@@ -188,7 +188,6 @@ def test_rotation_without_overlap_ends_the_old_secret_at_once(server: Server, ke
     assert client.get(server.url("/pets"), headers=new.headers).status_code == 200
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_rotation_with_overlap_keeps_the_old_secret_for_that_long(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     new = rotated(fresh, key, old_until=time.time() + 600)
@@ -201,7 +200,6 @@ def test_rotation_with_overlap_keeps_the_old_secret_for_that_long(fresh: Server,
     assert client.get(fresh.url("/pets"), headers=new.headers).status_code == 200
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_suspension_during_the_overlap_stops_both_secrets_until_the_key_is_resumed(
     fresh: Server, client: httpx.Client
 ) -> None:

@@ -261,7 +261,6 @@ def test_length_and_ceiling_are_settings(start: Start) -> None:
     assert lengths == [70, 140, 200, 200]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_threshold_is_a_setting(start: Start) -> None:
     own = start("--ban-strikes", "1")
     key = own.key(limits=Limits(3, 1000))

@@ -274,7 +274,6 @@ def test_batch_of_others_continues(place: StorePlace) -> None:
 # In a running service, with the real clock
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_create_behind_somebody_elses_lock_is_503_within_two_seconds(fresh: Server) -> None:
     key = fresh.key()
     with fresh.writes_held_up():

@@ -16,7 +16,7 @@ import pytest
 
 import petstore
 from harness.deprecations import SINCE, deprecating, program
-from harness.in_process import NOW, Clock, Running, request, use_app
+from harness.in_process import NOW, Clock, Running, pairs, request, use_app
 from harness.scraping import scrape
 from harness.served import wait_for
 from harness.servers import Server, started
@@ -26,7 +26,7 @@ from petstore.operations import OPERATIONS, Operation, OperationName, deprecated
 from petstore.pets import NewPet
 from petstore.web.deprecation import gone_message
 from petstore.web.documents import openapi_document
-from petstore.web.replies import Reply, pairs
+from petstore.web.replies import Reply
 from tests.interface import faults_of, operations_of, sample
 from tests.web.calls import ask, key_with
 from tools.breaking_changes import AFTER_EVERY_SUNSET

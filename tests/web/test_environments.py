@@ -80,7 +80,6 @@ def test_counters_of_addresses_are_separate(start: Callable[..., Server], client
     assert [client.get(own.url("/pets", "staging")).status_code for _ in range(3)] == [401, 401, 429]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_tags_change_only_with_their_own_environment(fresh: Server, client: httpx.Client) -> None:
     live, staging = fresh.key(), fresh.key(environment="staging")
     before = client.get(fresh.url("/pets", "staging"), headers=staging.headers).headers["etag"]

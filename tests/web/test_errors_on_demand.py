@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.in_process import NOW, Running, request, until, use_app
+from harness.in_process import NOW, Running, pairs, request, until, use_app
 from harness.servers import Server
 from harness.stores import ENTRY
 from petstore.errors import STATUS_OF_CODE
@@ -18,7 +18,7 @@ from petstore.observability import metrics
 from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.web.preferences import DELAYS_MAX, PREFER_MAX, Preferences, parse_preferences
-from petstore.web.replies import Reply, pairs
+from petstore.web.replies import Reply
 
 SIMULATED = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 OWN_HEADERS = {

@@ -90,7 +90,6 @@ def test_a_refused_request_leaves_its_token_free(server: Server, key: Key, clien
     assert "idempotent-replayed" not in response.headers
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_a_token_is_kept_for_24_hours_and_free_again_after(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     first = post(client, fresh, key, "a")
@@ -120,7 +119,6 @@ def test_concurrent_requests_with_one_token_never_add_two_animals(
             assert client.get(server.url(f"/pets/{ids.pop()}"), headers=key.headers).json()["name"] == name
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_while_the_first_is_in_flight_others_wait_for_it(fresh: Server, client: httpx.Client) -> None:
     """Another process's write transaction blocks all of them."""
     key = fresh.key()
@@ -135,7 +133,6 @@ def test_while_the_first_is_in_flight_others_wait_for_it(fresh: Server, client: 
     message_of(post(client, fresh, key, "a", {**PET, "name": "Max"}), "idempotency_mismatch")
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_1000_requests_at_once_add_one_animal_and_999_are_replays(
     start: Callable[..., Server], client: httpx.Client
 ) -> None:

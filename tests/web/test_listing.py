@@ -136,7 +136,6 @@ def test_a_page_has_limit_animals_and_20_by_default(stocked: Server, key: Key, c
         assert listed(client, stocked, key, limit=limit) == longest[:limit]
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_the_link_is_there_exactly_when_more_animals_exist(fresh: Server, client: httpx.Client) -> None:
     key = fresh.key()
     fresh.fill(20, status="sold")
@@ -183,7 +182,6 @@ def test_with_a_public_address_links_are_absolute(start: Callable[..., Server], 
     assert added.headers["location"] == f"https://api.example.com/shop/v1/pets/{added.json()['id']}"
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 @pytest.mark.parametrize("query", ["limit=7", "limit=100", "limit=9&status=sold"])
 def test_a_traversal_returns_every_animal_exactly_once_while_others_write(
     fresh: Server, client: httpx.Client, query: str
@@ -221,7 +219,6 @@ def test_a_cursor_given_twice_is_400(stocked: Server, key: Key, client: httpx.Cl
     assert "cursor" in message_of(response, "invalid_parameter")
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")
 def test_a_cursor_stays_valid_for_every_key_and_limit(fresh: Server, client: httpx.Client) -> None:
     fresh.fill(9)
     key = fresh.key()

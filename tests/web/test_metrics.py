@@ -8,20 +8,13 @@ import pytest
 
 from harness.scraping import Scrape, scrape
 from harness.served import wait_for
-from harness.servers import Host, Server, raw
+from harness.servers import Server, raw
 from harness.wire import asking, request
 from petstore.observability.metrics import METRICS
 from petstore.plans import Limits
 from petstore.usage import HOUR
 
 REX = {"name": "Rex", "categoryId": 1}
-
-
-@pytest.fixture(params=["own", "cluster"], ids=["sqlite-lmdb", "postgres-redis"])
-def host(request: pytest.FixtureRequest) -> Host:
-    """Both pairs of backends, for tests that start their own server. The shared server runs on every host."""
-    chosen: Host = request.param
-    return chosen
 
 
 def test_requests_are_counted_by_operation_status_and_plan(start: Callable[..., Server], client: httpx.Client) -> None:
@@ -133,7 +126,6 @@ def outages(found: Scrape, access: str = "write") -> tuple[float, float]:
     )
 
 
-@pytest.mark.on("sqlite-lmdb", "postgres-redis")  # other HTTP servers reject these themselves
 def test_messages_that_never_become_a_request_are_counted(server: Server) -> None:
     before = scrape(server).value("petstore_rejected_messages_total", status="400")
     raw(server.port, b"GET /v1/pets HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")

@@ -15,7 +15,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from harness.in_process import NOW, Running, Wrapped, request, use_app
+from harness.in_process import NOW, Running, Wrapped, pairs, request, use_app
 from harness.pets import pet
 from harness.servers import ENTRY, Key, Server, raw, serving
 from petstore import errors
@@ -26,7 +26,7 @@ from petstore.keys import SCOPES, KeyChanges, digest_of, mint, new_key
 from petstore.operations import OPERATIONS, Operation, OperationName, deprecated_operations
 from petstore.plans import Limits
 from petstore.web.documents import Json
-from petstore.web.replies import REJECTIONS, Reply, pairs
+from petstore.web.replies import REJECTIONS, Reply
 from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, assert_documented, operations_of, sample
 from tests.web.answers import Answer, ask, parse
 
@@ -306,8 +306,6 @@ def with_backends(operation: OperationName, name: str) -> Any:
     marks = []
     if name in ("head_timeout", "request_timeout"):
         marks.append(pytest.mark.on("sqlite-lmdb"))  # eight seconds each
-    elif ERRORS[name][2]["code"] == "malformed_request" or name == "too_many_chunks":
-        marks.append(pytest.mark.on("sqlite-lmdb", "postgres-redis"))  # other HTTP servers reject these themselves
     return pytest.param(operation, name, marks=marks)
 
 

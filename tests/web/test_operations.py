@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import yaml
 
-from harness.in_process import NOW, Running, use_app
+from harness.in_process import NOW, Running, pairs, use_app
 from petstore.cli.usage import usage
 from petstore.keys import SCOPES
 from petstore.observability import metrics
@@ -25,7 +25,6 @@ from petstore.pets import STATUSES, NewPet
 from petstore.usage import MINUTE
 from petstore.web.counters import SITE
 from petstore.web.pets import HANDLERS
-from petstore.web.replies import pairs
 from petstore.web.requests import BODY_MAX
 from petstore_client import AsyncPetstore, Petstore
 from tests.interface import DOCUMENTED, body_of, error_faults, sample

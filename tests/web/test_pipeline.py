@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.in_process import NOW, Clock, Running, Wrapped, request, use_app, with_fault
+from harness.in_process import NOW, Clock, Running, Wrapped, pairs, request, use_app, with_fault
 from harness.stores import StorePlace
 from petstore.audit import AuditEntry
 from petstore.errors import Unavailable
@@ -23,7 +23,6 @@ from petstore.plans import Limits
 from petstore.settings import leads_to_staging
 from petstore.store import Store
 from petstore.web.admission import CACHED_KEYS_MAX, LOOKUPS_PER_SECOND, Admission, digest_of_secret
-from petstore.web.replies import pairs
 from petstore.web.routes import suggestion
 from tests.web.calls import error_of
 

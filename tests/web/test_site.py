@@ -5,14 +5,13 @@ import gzip
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 import httpx
 import pytest
 
+from harness.in_process import request
 from harness.servers import Server
 from petstore import __version__
-from petstore.web.asgi import AsgiRequest
 from petstore.web.documents import OWN_ASSETS, SWAGGER_UI, Documents, openapi_document
 from petstore.web.static_files import quality
 
@@ -81,17 +80,12 @@ def test_the_two_base_addresses_are_independent() -> None:
 
 def test_what_an_operator_set_is_no_markup() -> None:
     documents = Documents('https://x.test/"><script>alert(1)</script>/v1', "/staging/v1")
-    scope = {"method": "GET", "path": "/", "query_string": b"", "headers": [(b"accept", b"text/html")]}
-    request = AsgiRequest(scope, nothing_more)
-    file = documents.find(request, 0)
+    asked = request("/", accept="text/html")
+    file = documents.find(asked, 0)
     assert file is not None
-    page = asyncio.run(file.answer(request)).body.decode()
+    page = asyncio.run(file.answer(asked)).body.decode()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;/v1" in page
     assert "<script>alert" not in page
-
-
-async def nothing_more() -> dict[str, Any]:
-    return {"type": "http.disconnect"}
 
 
 def test_livez_is_healthz(server: Server, client: httpx.Client) -> None:

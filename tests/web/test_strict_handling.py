@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.in_process import NOW, Running, request, use_app
+from harness.in_process import NOW, Running, pairs, request, use_app
 from harness.stores import ENTRY
 from petstore.keys import digest_of, mint, new_key
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NewPet
 from petstore.plans import Limits
 from petstore.web.preferences import PREFER_MAX, Preferences, parse_preferences
-from petstore.web.replies import Reply, pairs
+from petstore.web.replies import Reply
 from petstore.web.requests import LENGTH_SHOWN
 from tests.interface import sample
 

@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,7 @@ from petstore.cli.banner import print_banner
 from petstore.cli.data import OPERATOR_BOUNDS, naming_servers
 from petstore.cli.options import Command, F, WholeNumber, backend_options, check_settings, settings_from
 from petstore.cli.output import printing_secret
-from petstore.cli.suggestions import as_typed
-from petstore.errors import OperatorError, PetstoreError, Unavailable
+from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment, digest_of, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
@@ -150,34 +147,6 @@ def _take_over(options: dict[str, Any]) -> None:
         if not is_reload():  # the supervisor has already taken over the previous workers
             raise
         service.keep_previous_workers(error)
-
-
-def asgi() -> service.AsgiService:
-    """Returns the service as an application for another ASGI server. PETSTORE_* variables configure the service.
-
-    Example: uvicorn --factory petstore.cli.serve:asgi
-    """
-    logs.configure()
-    os.umask(data_dir.UMASK)
-    with serve.make_context("petstore", []) as context:
-        try:
-            return _asgi_service(context.params)
-        except PetstoreError as error:
-            raise SystemExit(f"petstore: {as_typed(str(error))}") from None
-
-
-def _asgi_service(options: dict[str, Any]) -> service.AsgiService:
-    """Runs the same checks as `serve`, and returns the service. Raises OperatorError if a check fails."""
-    for name in ("demo", "show_first_key"):
-        if options.pop(name):
-            raise OperatorError(f"--{name.replace('_', '-')} works only with `petstore serve`")
-    settings = settings_from(options)
-    check_settings(settings)
-    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails if this thread is already running an event loop
-        thread.submit(asyncio.run, _check_urls(settings)).result()
-        _prepare_data(settings)
-        thread.submit(asyncio.run, _check_stores(settings)).result()
-    return service.AsgiService(settings)
 
 
 def _prepare_data(settings: Settings) -> None:

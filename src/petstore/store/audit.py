@@ -4,17 +4,17 @@ import msgspec
 
 from petstore.audit import AuditEntry, FoundEntries
 from petstore.pets import INT64_MAX
-from petstore.store.database import Database, ForEachRow, contains_text, steps
+from petstore.store.database import Database, Tx, contains_text
 from petstore.store.freshness import NOTHING
 
 _ENTRY_FIELDS = AuditEntry.__struct_fields__
 _ENTRY = ", ".join(_ENTRY_FIELDS)
 
 
-def recorded(schema: str, *entries: AuditEntry) -> ForEachRow:
-    """Returns a transaction step that adds audit entries. The database assigns the entry numbers."""
+async def add_entries(tx: Tx, schema: str, *entries: AuditEntry) -> None:
+    """Adds audit entries. The database assigns their numbers."""
     places = ", ".join(f"${place}" for place in range(1, len(_ENTRY_FIELDS) + 1))
-    return ForEachRow(
+    await tx.for_each(
         f"INSERT INTO {schema}.audit ({_ENTRY}) VALUES ({places})",
         [msgspec.structs.astuple(entry) for entry in entries],
     )
@@ -25,7 +25,7 @@ class Audit:
         self._db = db
 
     async def record(self, entry: AuditEntry) -> None:
-        await self._db.write(steps(recorded(self._db.schema, entry)), NOTHING)
+        await self._db.write(lambda tx: add_entries(tx, self._db.schema, entry), NOTHING)
 
     async def find(
         self,

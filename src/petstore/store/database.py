@@ -1,11 +1,7 @@
-"""The database protocol that SQLite and PostgreSQL implement, and the transactions that run on either of them.
-
-Each SQL statement is written once, in PostgreSQL's dialect. A transaction is a generator that yields statements and
-receives their rows, so the same transaction can run in SQLite's writer thread or on a PostgreSQL connection.
-"""
+"""The database protocol that SQLite and PostgreSQL implement, and the transactions that run on either of them."""
 
 import asyncio
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from petstore.changes import Change
@@ -44,29 +40,29 @@ class Bounds(NamedTuple):
     usage_days: int = USAGE_DAYS  # how many days to keep each key's hourly usage
 
 
-class Statement(NamedTuple):
-    """A SQL statement and its values. `$1` refers to the first value.
+class Tx(Protocol):
+    """A transaction's statements. Each SQL statement is written once, in PostgreSQL's dialect.
 
-    A value can be a list, as in `column = ANY($1)`.
+    A transaction is a function `async def transaction(tx: Tx) -> T`. It touches only `tx`, its arguments and pure
+    functions, and awaits nothing but the methods of `tx` and functions that receive `tx`. PostgreSQL awaits it on a
+    connection. SQLite runs it in the writer's thread, outside the event loop, where no statement ever suspends. A
+    transaction that suspends there is rolled back and raises RuntimeError.
     """
 
-    sql: str
-    values: Sequence[Any] = ()
+    async def execute(self, sql: str, *values: Any) -> list[Row]:
+        """Executes a statement and returns its rows. `$1` refers to the first value.
+
+        A value can be a list, as in `column = ANY($1)`.
+        """
+
+    async def for_each(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Executes a statement once for each row of values."""
+
+    async def put(self, table: Table, rows: Sequence[Row]) -> None:
+        """Inserts complete rows into a table."""
 
 
-class ForEachRow(NamedTuple):
-    """A step that executes a statement once for each row of values and returns no rows."""
-
-    sql: str
-    rows: Sequence[Sequence[Any]]
-
-
-class PutRows(NamedTuple):
-    """A step that inserts complete rows into a table and returns no rows."""
-
-    schema: str
-    table: Table
-    rows: Sequence[Row]
+Transaction = Callable[[Tx], Coroutine[Any, Any, T]]
 
 
 class Unchanged(PetstoreError):
@@ -75,29 +71,6 @@ class Unchanged(PetstoreError):
     def __init__(self, result: Any) -> None:
         self.result = result
         super().__init__()
-
-
-Step = Statement | ForEachRow | PutRows
-Transaction = Generator[Step, list[Row], T]
-
-
-def steps(*each: Step) -> Transaction[list[Row]]:
-    """Returns a transaction that executes these steps and returns the last step's rows."""
-    rows: list[Row] = []
-    for step in each:
-        rows = yield step
-    return rows
-
-
-def steps_if(found: Statement, *then: Step) -> Transaction[bool]:
-    """Returns a transaction that executes `found` and, if it returns any rows, also executes `then`.
-
-    The transaction returns whether `found` returned any rows.
-    """
-    if not (yield found):
-        return False
-    yield from steps(*then)
-    return True
 
 
 class Database(Protocol):
@@ -151,17 +124,17 @@ class Database(Protocol):
         The condition converts A to Z in the column to lower case, so the parameter must have them in lower case too.
         """
 
-    def lock_pet_ids(self) -> Transaction[None]:
+    async def lock_pet_ids(self, tx: Tx) -> None:
         """Prevents other transactions from reserving animal ids until this one ends.
 
         This ensures that ids are committed in ascending order. Otherwise, a client that reads page by page could miss
         an animal that is committed after one with a higher id.
         """
 
-    def draw_pet_ids(self, count: int) -> Transaction[int]:
+    async def draw_pet_ids(self, tx: Tx, count: int) -> int:
         """Reserves `count` consecutive ids and returns the lowest. Must be called after `lock_pet_ids`."""
 
-    def raise_last_id(self, table: str, last: int) -> Transaction[None]:
+    async def raise_last_id(self, tx: Tx, table: str, last: int) -> None:
         """Ensures that every id assigned later in this table is higher than `last`."""
 
     def check_space(self) -> None:
@@ -193,8 +166,8 @@ def contains_text(db: Database, columns: Iterable[str], text: str, values: list[
     return f"({' OR '.join(db.contains(column, place) for column in columns for place in places) or 'false'})"
 
 
-def lock_tables(db: Database, *names: str) -> Transaction[None]:
+async def lock_tables(tx: Tx, db: Database, *names: str) -> None:
     """Prevents other transactions from changing these tables until this one ends."""
     if db.for_update:
         tables = ", ".join(f"{db.schema}.{name}" for name in names)
-        yield Statement(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+        await tx.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")

@@ -6,15 +6,16 @@ docs/decisions/0014.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.pets import Adder, Import, NewPet, Undone, new_import_id
-from petstore.store.audit import recorded
-from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, T, Transaction, steps
+from petstore.store.audit import add_entries
+from petstore.store.database import OPERATOR_TIMEOUT, Database, T, Transaction, Tx, Unchanged
 from petstore.store.freshness import ADDED, EDITED, NOTHING
-from petstore.store.pets import inserted_pets
+from petstore.store.pets import insert_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
 
@@ -79,31 +80,30 @@ class Imports:
         )
         values = msgspec.structs.astuple(new)
 
-        def transaction() -> Transaction[bool]:
-            insert = Statement(
+        async def transaction(tx: Tx) -> bool:
+            inserted = await tx.execute(
                 f"INSERT INTO {self._table} (id, at, actor, name, sha256, total, added, state, last_chunk)"
                 " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $2)"
                 " ON CONFLICT (sha256) WHERE state = 'running' DO NOTHING RETURNING id",
-                values,
+                *values,
             )
-            if not (yield insert):
+            if not inserted:
                 return False
             # Check only after the insert, because another process may have just finished importing the same content.
-            done = yield Statement(
+            done = await tx.execute(
                 f"SELECT id FROM {self._table} WHERE sha256 = $1 AND state = 'done' AND id <> $2"
                 " ORDER BY at DESC, id DESC LIMIT 1",
-                (sha256, new.id),
-            )
+                sha256, new.id,
+            )  # fmt: skip
             if done and done[0][0] != repeats:
-                yield Statement(f"DELETE FROM {self._table} WHERE id = $1", (new.id,))
-                return False
+                raise Unchanged(False)
             # Record how many animals the file contains, even though an interrupted import adds fewer.
             named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
-            yield recorded(self._db.schema, named)
+            await add_entries(tx, self._db.schema, named)
             return True
 
         while True:
-            if await self._write(transaction()):
+            if await self._write(transaction):
                 return new
             found = await self.of_file(sha256, entry.at)
             if found is not None:  # None if another operator has just undone that import
@@ -116,21 +116,20 @@ class Imports:
         `place`. Raises OperatorError if the disk is nearly full.
         """
         self._db.check_space()
-        advance = Statement(
+        advance = (
             f"UPDATE {self._table} SET added = added + $3, last_chunk = $4,"
             " state = CASE WHEN added + $3 = total THEN 'done' ELSE state END"
-            " WHERE id = $1 AND state = 'running' AND added = $2 RETURNING id",
-            (import_id, place, len(new), now),
+            " WHERE id = $1 AND state = 'running' AND added = $2 RETURNING id"
         )
 
-        def transaction() -> Transaction[bool]:
-            if not (yield advance):
+        async def transaction(tx: Tx) -> bool:
+            if not await tx.execute(advance, import_id, place, len(new), now):
                 return False
-            pets = yield from inserted_pets(self._db, new, Adder("import", import_id), now)
-            yield PutRows(self._db.schema, IMPORT_CHUNKS, [(import_id, place, pets[0].id, len(pets))])
+            pets = await insert_pets(tx, self._db, new, Adder("import", import_id), now)
+            await tx.put(IMPORT_CHUNKS, [(import_id, place, pets[0].id, len(pets))])
             return True
 
-        return await self._db.write(transaction(), ADDED, OPERATOR_TIMEOUT)
+        return await self._db.write(transaction, ADDED, OPERATOR_TIMEOUT)
 
     # Undoing
 
@@ -144,34 +143,38 @@ class Imports:
         the number of animals processed so far.
         """
 
-        def begin() -> Transaction[bool]:
+        async def begin(tx: Tx) -> bool:
             # After this statement, no process can add chunks to the import.
-            rows = yield Statement(
+            rows = await tx.execute(
                 f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1 AND state IN ('running', 'done')"
                 " RETURNING id",
-                (import_id,),
+                import_id,
             )
             if rows:
-                yield recorded(self._db.schema, entry)
+                await add_entries(tx, self._db.schema, entry)
             undoing = f"SELECT 1 FROM {self._table} WHERE id = $1 AND state = 'undoing'"
-            return bool((yield Statement(undoing, (import_id,))))
+            return bool(await tx.execute(undoing, import_id))
 
-        if not await self._write(begin()):
+        async def remove(tx: Tx, start: int, end: int) -> None:
+            await tx.execute(
+                f"DELETE FROM {self._db.schema}.pets WHERE id >= $1 AND id < $2 AND edited = 0", start, end
+            )
+
+        async def end(tx: Tx) -> None:
+            await tx.execute(f"UPDATE {self._table} SET state = 'undone' WHERE id = $1", import_id)
+
+        if not await self._write(begin):
             return False
         step = self._db.bounds.import_chunk
         searched = 0
         chunks = f"SELECT first_id, count FROM {self._chunks} WHERE import_id = $1 ORDER BY place"
         for first, count in await self._db.read_long(chunks, import_id):
             for start in range(first, first + count, step):
-                remove = Statement(
-                    f"DELETE FROM {self._db.schema}.pets WHERE id >= $1 AND id < $2 AND edited = 0",
-                    (start, min(start + step, first + count)),
-                )
-                await self._db.write(steps(remove), EDITED, OPERATOR_TIMEOUT)
+                chunk = partial(remove, start=start, end=min(start + step, first + count))
+                await self._db.write(chunk, EDITED, OPERATOR_TIMEOUT)
                 searched += min(step, first + count - start)
                 removing(searched)
-        end = Statement(f"UPDATE {self._table} SET state = 'undone' WHERE id = $1", (import_id,))
-        await self._write(steps(end))
+        await self._write(end)
         return True
 
     async def undone(self, import_id: str) -> Undone:

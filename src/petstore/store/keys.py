@@ -9,18 +9,9 @@ from petstore.audit import AuditEntry
 from petstore.edits import differences
 from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort, changed_key, key_difference_in_words
 from petstore.pets import Adder
-from petstore.store.adders import enrolled
-from petstore.store.audit import recorded
-from petstore.store.database import (
-    Database,
-    PutRows,
-    Statement,
-    Transaction,
-    Unchanged,
-    contains_text,
-    lock_tables,
-    steps,
-)
+from petstore.store.adders import enroll
+from petstore.store.audit import add_entries
+from petstore.store.database import Database, Tx, Unchanged, contains_text, lock_tables
 from petstore.store.freshness import KEYS as KEYS_CHANGED
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import KEY_COLUMNS, KEYS, key_from_row, key_from_secret_row, key_row
@@ -119,19 +110,19 @@ class Keys:
     async def add(self, key: ApiKey, digest: bytes, entry: AuditEntry, *, only_first: bool = False) -> bool:
         """Adds a key. If `only_first` is true and the store already contains a key, adds nothing and returns False."""
 
-        def transaction() -> Transaction[bool]:
+        async def transaction(tx: Tx) -> bool:
             if only_first:
-                yield from lock_tables(self._db, "keys")
-                if (yield Statement(f"SELECT 1 FROM {self._db.schema}.keys LIMIT 1")):
+                await lock_tables(tx, self._db, "keys")
+                if await tx.execute(f"SELECT 1 FROM {self._db.schema}.keys LIMIT 1"):
                     return False
-            yield PutRows(self._db.schema, KEYS, [key_row(key)])
-            yield self._new_secret(digest, key.id)
-            yield enrolled(self._db.schema, Adder("key", key.id))  # animals added with this key refer to this row
-            yield recorded(self._db.schema, entry)
+            await tx.put(KEYS, [key_row(key)])
+            await self._add_secret(tx, digest, key.id)
+            await enroll(tx, self._db.schema, Adder("key", key.id))  # animals added with this key refer to this row
+            await add_entries(tx, self._db.schema, entry)
             return True
 
         # There is nothing to announce, because workers do not cache unknown keys.
-        return await self._db.write(transaction(), NOTHING)
+        return await self._db.write(transaction, NOTHING)
 
     async def update(
         self, key_id: str, changes: KeyChanges, entry: AuditEntry, base: ApiKey | None = None
@@ -142,8 +133,8 @@ class Keys:
         OperatorError if the change is not allowed. In both cases, writes nothing. The audit entry records the change.
         """
 
-        def transaction() -> Transaction[ApiKey | None]:
-            rows = yield Statement(f"{self._select} WHERE k.id = $1 {self._db.for_update}", (key_id,))
+        async def transaction(tx: Tx) -> ApiKey | None:
+            rows = await tx.execute(f"{self._select} WHERE k.id = $1 {self._db.for_update}", key_id)
             if not rows:
                 raise Unchanged(None)
             key = key_from_row(self._db.environment, rows[0])
@@ -155,25 +146,27 @@ class Keys:
                 new["scopes"] = " ".join(new["scopes"])
             assignments = ", ".join(f"{column} = ${place}" for place, column in enumerate(new, 2))
             update = f"UPDATE {self._db.schema}.keys SET {assignments} WHERE id = $1"
-            yield Statement(update, (key_id, *new.values()))
+            await tx.execute(update, key_id, *new.values())
             detail = key_difference_in_words(key, changed, entry.at)
-            yield recorded(self._db.schema, msgspec.structs.replace(entry, detail=detail))
+            await add_entries(tx, self._db.schema, msgspec.structs.replace(entry, detail=detail))
             return changed
 
-        return await self._db.write(transaction(), KEYS_CHANGED)
+        return await self._db.write(transaction, KEYS_CHANGED)
 
     async def rotate(self, key_id: str, digest: bytes, old_until: float, entry: AuditEntry) -> None:
         """Gives the key a new secret. The old secrets keep working until `old_until`."""
         schema = self._db.schema
-        # If two rotations run concurrently, the second waits for the lock, and then sets the expiry time of the secret
-        # that the first one added.
-        lock = Statement(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", (key_id,))
-        end = Statement(
-            f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)",
-            (old_until, key_id),
-        )
-        rotation = steps(lock, end, self._new_secret(digest, key_id), recorded(schema, entry))
-        await self._db.write(rotation, KEYS_CHANGED)
+
+        async def transaction(tx: Tx) -> None:
+            # If two rotations run concurrently, the second waits for the lock, and then sets the expiry time of the
+            # secret that the first one added.
+            await tx.execute(f"SELECT id FROM {schema}.keys WHERE id = $1 {self._db.for_update}", key_id)
+            end = f"UPDATE {schema}.secrets SET expires = $1 WHERE key_id = $2 AND (expires IS NULL OR expires > $1)"
+            await tx.execute(end, old_until, key_id)
+            await self._add_secret(tx, digest, key_id)
+            await add_entries(tx, schema, entry)
+
+        await self._db.write(transaction, KEYS_CHANGED)
 
     async def old_secret_until(self, key_id: str, now: float) -> float | None:
         """Returns the time when the last of a key's old secrets expires, or None if only the newest secret works."""
@@ -184,9 +177,14 @@ class Keys:
     async def end_old_secrets(self, key_id: str, entry: AuditEntry) -> None:
         """Invalidates all of the key's secrets except the newest."""
         schema = self._db.schema
-        # Use 0 instead of the current time, because a node whose clock is behind would still accept the secret.
-        end = Statement(f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL", (key_id,))
-        await self._db.write(steps(end, recorded(schema, entry)), KEYS_CHANGED)
+
+        async def transaction(tx: Tx) -> None:
+            # Use 0 instead of the current time, because a node whose clock is behind would still accept the secret.
+            end = f"UPDATE {schema}.secrets SET expires = 0 WHERE key_id = $1 AND expires IS NOT NULL"
+            await tx.execute(end, key_id)
+            await add_entries(tx, schema, entry)
+
+        await self._db.write(transaction, KEYS_CHANGED)
 
     async def expiring(self, now: float, by: float) -> int:
         """Returns how many keys expire after `now` and no later than `by`. Does not count revoked keys."""
@@ -197,5 +195,5 @@ class Keys:
     async def revoke(self, key_id: str, entry: AuditEntry) -> None:
         await self.update(key_id, KeyChanges(revoked=entry.at), entry)
 
-    def _new_secret(self, digest: bytes, key_id: str) -> Statement:
-        return Statement(f"INSERT INTO {self._db.schema}.secrets (digest, key_id) VALUES ($1, $2)", (digest, key_id))
+    async def _add_secret(self, tx: Tx, digest: bytes, key_id: str) -> None:
+        await tx.execute(f"INSERT INTO {self._db.schema}.secrets (digest, key_id) VALUES ($1, $2)", digest, key_id)

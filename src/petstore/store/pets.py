@@ -26,8 +26,8 @@ from petstore.pets import (
     changed_pet,
 )
 from petstore.store.adders import number_of
-from petstore.store.audit import recorded
-from petstore.store.database import Database, PutRows, Statement, Transaction, Unchanged, contains_text
+from petstore.store.audit import add_entries
+from petstore.store.database import Database, Tx, Unchanged, contains_text
 from petstore.store.freshness import ADDED, EDITED
 from petstore.store.schema import PET_COLUMNS, PET_FIELDS, PETS, Row, can_be_stored, new_pet_row
 
@@ -190,12 +190,12 @@ class Pets:
     async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
         """Adds an animal for an operator. The audit entry records the animal's id and values."""
 
-        def transaction() -> Transaction[Pet]:
-            (pet,) = yield from inserted_pets(self._db, [new], Adder("operator", entry.actor), entry.at)
-            yield recorded(self._db.schema, entry_of(pet, entry))
+        async def transaction(tx: Tx) -> Pet:
+            (pet,) = await insert_pets(tx, self._db, [new], Adder("operator", entry.actor), entry.at)
+            await add_entries(tx, self._db.schema, entry_of(pet, entry))
             return pet
 
-        return await self._db.write(transaction(), ADDED)
+        return await self._db.write(transaction, ADDED)
 
     async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
         """Sets the status of the animals with these ids, and returns the animals. Skips ids that do not exist.
@@ -203,16 +203,17 @@ class Pets:
         Adds an audit entry for each animal whose status changes.
         """
 
-        def transaction() -> Transaction[list[Pet]]:
-            found = yield from locked_pets(self._db, pet_ids)
+        async def transaction(tx: Tx) -> list[Pet]:
+            found = await lock_pets(tx, self._db, pet_ids)
             others = [pet for pet in found if pet.status != status]
             if not others:
                 raise Unchanged(found)
-            yield self._update([pet.id for pet in others], {"status": status})
-            yield recorded(self._db.schema, *(entry_of(pet, entry, f"{pet.status} → {status}") for pet in others))
+            await self._update(tx, [pet.id for pet in others], {"status": status})
+            entries = (entry_of(pet, entry, f"{pet.status} → {status}") for pet in others)
+            await add_entries(tx, self._db.schema, *entries)
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
-        return await self._db.write(transaction(), EDITED)
+        return await self._db.write(transaction, EDITED)
 
     async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
         """Changes an animal and returns it, or returns None if no animal has this id.
@@ -221,46 +222,46 @@ class Pets:
         and InvalidBody if a new value is invalid. In both cases, writes nothing. The audit entry records the change.
         """
 
-        def transaction() -> Transaction[Pet | None]:
-            found = yield from locked_pets(self._db, [pet_id])
+        async def transaction(tx: Tx) -> Pet | None:
+            found = await lock_pets(tx, self._db, [pet_id])
             if not found:
                 raise Unchanged(None)
             (pet,) = found
             changed = changed_pet(pet, changes, base)
             if changed == pet:
                 raise Unchanged(pet)
-            yield self._update([pet_id], differences(pet, changed))
-            yield recorded(self._db.schema, entry_of(changed, entry, difference_in_words(pet, changed)))
+            await self._update(tx, [pet_id], differences(pet, changed))
+            await add_entries(tx, self._db.schema, entry_of(changed, entry, difference_in_words(pet, changed)))
             return changed
 
-        return await self._db.write(transaction(), EDITED)
+        return await self._db.write(transaction, EDITED)
 
-    def _update(self, pet_ids: Sequence[int], new: Mapping[str, object]) -> Statement:
+    async def _update(self, tx: Tx, pet_ids: Sequence[int], new: Mapping[str, object]) -> None:
         assignments = "".join(f", {column} = ${place}" for place, column in enumerate(new, 2))
         update = f"UPDATE {self._db.schema}.pets SET edited = 1{assignments} WHERE id = ANY($1)"
-        return Statement(update, (list(pet_ids), *new.values()))
+        await tx.execute(update, list(pet_ids), *new.values())
 
 
-def locked_pets(db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> Transaction[list[Pet]]:
-    """Locks and returns the animals with these ids. Runs as part of a transaction.
+async def lock_pets(tx: Tx, db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> list[Pet]:
+    """Locks and returns the animals with these ids.
 
     Skips ids that do not exist. If `unedited` is true, also skips animals that an operator has changed.
     """
     which = "id = ANY($1) AND edited = 0" if unedited else "id = ANY($1)"
     # Lock in id order, so that two operators cannot deadlock.
-    found = yield Statement(
-        f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE {which} ORDER BY id {db.for_update}", (list(pet_ids),)
+    found = await tx.execute(
+        f"SELECT {PET_COLUMNS} FROM {db.schema}.pets WHERE {which} ORDER BY id {db.for_update}", list(pet_ids)
     )
     return [Pet(*row) for row in found]
 
 
-def inserted_pets(db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> Transaction[list[Pet]]:
-    """Adds animals with new, consecutive ids, and returns them. Runs as part of a transaction."""
-    added_by = yield from number_of(db, adder)
-    yield from db.lock_pet_ids()
-    first = yield from db.draw_pet_ids(len(new))
+async def insert_pets(tx: Tx, db: Database, new: Sequence[NewPet], adder: Adder, now: float) -> list[Pet]:
+    """Adds animals with new, consecutive ids, and returns them."""
+    added_by = await number_of(tx, db.schema, adder)
+    await db.lock_pet_ids(tx)
+    first = await db.draw_pet_ids(tx, len(new))
     pets = [Pet(pet_id, *new_pet_row(each)) for pet_id, each in enumerate(new, first)]
-    yield PutRows(db.schema, PETS, [(pet.id, *new_pet_row(pet), 0, added_by, int(now)) for pet in pets])
+    await tx.put(PETS, [(pet.id, *new_pet_row(pet), 0, added_by, int(now)) for pet in pets])
     return pets
 
 

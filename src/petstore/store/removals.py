@@ -5,15 +5,16 @@ docs/decisions/0022.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from petstore.audit import AuditEntry
 from petstore.pets import Pet, PetQuery, Removal, Removed, RemovedPet, new_removal_id
-from petstore.store.audit import recorded
-from petstore.store.database import OPERATOR_TIMEOUT, Database, PutRows, Statement, Transaction, Unchanged, steps
+from petstore.store.audit import add_entries
+from petstore.store.database import OPERATOR_TIMEOUT, Database, Tx, Unchanged
 from petstore.store.freshness import EDITED, NOTHING
-from petstore.store.pets import Pets, entry_of, locked_pets
+from petstore.store.pets import Pets, entry_of, lock_pets
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
 from petstore.wording import counted
 
@@ -61,16 +62,16 @@ class Removals:
         """
         removal_id = new_removal_id()
 
-        def transaction() -> Transaction[Removed]:
-            found = yield from locked_pets(self._db, pet_ids)
+        async def transaction(tx: Tx) -> Removed:
+            found = await lock_pets(tx, self._db, pet_ids)
             if not found:
                 raise Unchanged(Removed(None, []))
-            yield PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)])
-            yield from self._remove(removal_id, [pet.id for pet in found])
-            yield recorded(self._db.schema, _entry_of_removal(removal_id, found, entry))
+            await tx.put(REMOVALS, [(removal_id, entry.at, entry.actor)])
+            await self._remove(tx, removal_id, [pet.id for pet in found])
+            await add_entries(tx, self._db.schema, _entry_of_removal(removal_id, found, entry))
             return Removed(removal_id, found)
 
-        return await self._db.write(transaction(), EDITED)
+        return await self._db.write(transaction, EDITED)
 
     async def remove_matching(
         self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
@@ -82,44 +83,43 @@ class Removals:
         far stay removed, and an operator can restore them together.
         """
         removal_id = new_removal_id()
-        named = msgspec.structs.replace(entry, subject=removal_id)
-        begin = steps(
-            PutRows(self._db.schema, REMOVALS, [(removal_id, entry.at, entry.actor)]),
-            recorded(self._db.schema, named),
-        )
-        await self._db.write(begin, NOTHING)
 
-        def transaction(pet_ids: Sequence[int]) -> Transaction[int]:
+        async def begin(tx: Tx) -> None:
+            await tx.put(REMOVALS, [(removal_id, entry.at, entry.actor)])
+            await add_entries(tx, self._db.schema, msgspec.structs.replace(entry, subject=removal_id))
+
+        async def chunk(tx: Tx, pet_ids: Sequence[int]) -> int:
             # An operator may have changed some of these animals since the search.
-            found = yield from locked_pets(self._db, pet_ids, unedited=query.unedited)
-            yield from self._remove(removal_id, [pet.id for pet in found])
+            found = await lock_pets(tx, self._db, pet_ids, unedited=query.unedited)
+            await self._remove(tx, removal_id, [pet.id for pet in found])
             return len(found)
 
+        await self._db.write(begin, NOTHING)
         removed, after, more = 0, 0, True
         while more and after < up_to:
             pets, after, more = await self._search(query, after=after, limit=self._db.bounds.import_chunk)
             pet_ids = [pet.id for pet in pets if pet.id <= up_to]
             if pet_ids:
-                removed += await self._db.write(transaction(pet_ids), EDITED, OPERATOR_TIMEOUT)
+                removed += await self._db.write(partial(chunk, pet_ids=pet_ids), EDITED, OPERATOR_TIMEOUT)
                 removing(removed)
         return Removal(removal_id, entry.at, entry.actor, removed)
 
     async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
         """Restores the removed animals with these ids, and returns them. Adds one audit entry per removal."""
 
-        def transaction() -> Transaction[list[Pet]]:
-            found = yield from self._locked("id = ANY($1) ORDER BY id", list(pet_ids))
+        async def transaction(tx: Tx) -> list[Pet]:
+            found = await self._lock(tx, "id = ANY($1) ORDER BY id", list(pet_ids))
             if not found:
                 raise Unchanged([])
-            yield from self._restore([pet.id for _, pet in found])
+            await self._restore(tx, [pet.id for _, pet in found])
             by_removal: dict[str, list[Pet]] = {}
             for removal_id, pet in found:
                 by_removal.setdefault(removal_id, []).append(pet)
             entries = (_entry_of_removal(removal_id, pets, entry) for removal_id, pets in by_removal.items())
-            yield recorded(self._db.schema, *entries)
+            await add_entries(tx, self._db.schema, *entries)
             return [pet for _, pet in found]
 
-        return await self._db.write(transaction(), EDITED)
+        return await self._db.write(transaction, EDITED)
 
     async def restore_all(
         self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
@@ -131,48 +131,46 @@ class Removals:
         """
         step = self._db.bounds.import_chunk
 
-        def transaction() -> Transaction[int]:
-            found = yield from self._locked("removal_id = $1 ORDER BY id LIMIT $2", removal_id, step)
+        async def chunk(tx: Tx, is_first: bool) -> int:
+            found = await self._lock(tx, "removal_id = $1 ORDER BY id LIMIT $2", removal_id, step)
             if not found:
                 raise Unchanged(0)
-            if not restored:
+            if is_first:
                 count = f"SELECT count(*) FROM {self._removed} WHERE removal_id = $1"
-                ((left,),) = yield Statement(count, (removal_id,))
+                ((left,),) = await tx.execute(count, removal_id)
                 several = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))
                 named = several if left > 1 else _entry_of_removal(removal_id, [found[0][1]], entry)
-                yield recorded(self._db.schema, named)
-            yield from self._restore([pet.id for _, pet in found])
+                await add_entries(tx, self._db.schema, named)
+            await self._restore(tx, [pet.id for _, pet in found])
             return len(found)
 
         restored, count = 0, step
         while count == step:
-            count = await self._db.write(transaction(), EDITED, OPERATOR_TIMEOUT)
+            count = await self._db.write(partial(chunk, is_first=not restored), EDITED, OPERATOR_TIMEOUT)
             restored += count
             restoring(restored)
         return restored
 
-    def _remove(self, removal_id: str, pet_ids: list[int]) -> Transaction[None]:
+    async def _remove(self, tx: Tx, removal_id: str, pet_ids: list[int]) -> None:
         """Removes animals that the transaction has locked."""
-        yield Statement(
+        move = (
             f"INSERT INTO {self._removed} ({_COLUMNS}, removal_id)"
-            f" SELECT {_COLUMNS}, $2 FROM {self._pets} WHERE id = ANY($1)",
-            (pet_ids, removal_id),
+            f" SELECT {_COLUMNS}, $2 FROM {self._pets} WHERE id = ANY($1)"
         )
-        yield Statement(f"DELETE FROM {self._pets} WHERE id = ANY($1)", (pet_ids,))
+        await tx.execute(move, pet_ids, removal_id)
+        await tx.execute(f"DELETE FROM {self._pets} WHERE id = ANY($1)", pet_ids)
 
-    def _restore(self, pet_ids: list[int]) -> Transaction[None]:
+    async def _restore(self, tx: Tx, pet_ids: list[int]) -> None:
         """Restores removed animals that the transaction has locked."""
-        yield Statement(
-            f"INSERT INTO {self._pets} ({_COLUMNS}) SELECT {_COLUMNS} FROM {self._removed} WHERE id = ANY($1)",
-            (pet_ids,),
-        )
-        yield Statement(f"DELETE FROM {self._removed} WHERE id = ANY($1)", (pet_ids,))
+        move = f"INSERT INTO {self._pets} ({_COLUMNS}) SELECT {_COLUMNS} FROM {self._removed} WHERE id = ANY($1)"
+        await tx.execute(move, pet_ids)
+        await tx.execute(f"DELETE FROM {self._removed} WHERE id = ANY($1)", pet_ids)
 
-    def _locked(self, which: str, *values: object) -> Transaction[list[tuple[str, Pet]]]:
+    async def _lock(self, tx: Tx, which: str, *values: object) -> list[tuple[str, Pet]]:
         """Locks removed animals, and returns each one with the id of its removal."""
-        rows = yield Statement(
-            f"SELECT removal_id, {', '.join(PET_FIELDS)} FROM {self._removed} WHERE {which} {self._db.for_update}",
-            values,
+        columns = ", ".join(PET_FIELDS)
+        rows = await tx.execute(
+            f"SELECT removal_id, {columns} FROM {self._removed} WHERE {which} {self._db.for_update}", *values
         )
         return [(removal_id, Pet(*pet)) for removal_id, *pet in rows]
 

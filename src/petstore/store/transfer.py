@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from petstore.changes import CHANGES
-from petstore.store.database import OPERATOR_TIMEOUT, Database, ForEachRow, PutRows, Statement, Transaction, steps
+from petstore.store.database import OPERATOR_TIMEOUT, Database, Tx
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
@@ -19,16 +19,17 @@ class Transfer:
 
         Ensures that ids assigned later are higher than the ids of these rows.
         """
-        await self._db.write(self._put(table, rows), CHANGES, OPERATOR_TIMEOUT)
 
-    def _put(self, table: Table, rows: Sequence[Row]) -> Transaction[None]:
-        if table is COUNTERS:
-            for name, last in rows:
-                yield from self._db.raise_last_id(name, last)
-            return
-        yield PutRows(self._db.schema, table, rows)
-        if rows and table.name in NUMBERED:
-            yield from self._db.raise_last_id(table.name, rows[-1][0])
+        async def transaction(tx: Tx) -> None:
+            if table is COUNTERS:
+                for name, last in rows:
+                    await self._db.raise_last_id(tx, name, last)
+                return
+            await tx.put(table, rows)
+            if rows and table.name in NUMBERED:
+                await self._db.raise_last_id(tx, table.name, rows[-1][0])
+
+        await self._db.write(transaction, CHANGES, OPERATOR_TIMEOUT)
 
     async def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
         """Returns up to `limit` rows, ordered by primary key. `after` is the key of the last row already read."""
@@ -47,7 +48,10 @@ class Transfer:
         return rows[0][0] if rows else None
 
     async def set_copying_from(self, source: str | None) -> None:
-        delete = Statement(f"DELETE FROM {self._db.schema}.copying")
-        rows = [(source,)] if source else []
-        insert = ForEachRow(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", rows)
-        await self._db.write(steps(delete, insert), NOTHING)
+
+        async def transaction(tx: Tx) -> None:
+            await tx.execute(f"DELETE FROM {self._db.schema}.copying")
+            if source:
+                await tx.execute(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", source)
+
+        await self._db.write(transaction, NOTHING)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from petstore.operations import OperationName
-from petstore.store.database import Database, ForEachRow, Statement, T, Transaction, steps
+from petstore.store.database import Database, T, Transaction, Tx
 from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTED_ADMISSIONS, USAGE, USAGE_TOTALS, Table
 from petstore.store.schema import RECENT_ERRORS as ERRORS
@@ -52,7 +52,7 @@ class Usage:
         `anonymous` contains the requests without a valid key, which are added only to the totals.
         """
         if rows or last_used or anonymous:
-            await self._write(self._add(rows, last_used, anonymous))
+            await self._write(lambda tx: self._add(tx, rows, last_used, anonymous))
 
     async def add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool = False) -> None:
         """Compares each total with the stored one, and records the increase as usage at time `at`.
@@ -71,22 +71,22 @@ class Usage:
         known = {tuple(cell): total for *cell, total in counted}
         grown = [each for each in totals if each.total > known.get((each.key_id, each.epoch, each.operation), 0)]
         if grown:
-            await self._write(self._add_admissions(grown, at, late=late))
+            await self._write(lambda tx: self._add_admissions(tx, grown, at, late=late))
 
-    def _add_admissions(self, totals: Sequence[AdmissionTotal], at: int, *, late: bool) -> Transaction[None]:
+    async def _add_admissions(self, tx: Tx, totals: Sequence[AdmissionTotal], at: int, *, late: bool) -> None:
         given: dict[tuple[str, int, str], int] = {}
         for _, key_id, operation, epoch, total in totals:
             given[key_id, epoch, operation] = max(total, given.get((key_id, epoch, operation), 0))
         # Insert missing rows first, so that two processes cannot both add a new total. Sort them to prevent deadlocks.
-        yield ForEachRow(
+        await tx.for_each(
             f"INSERT INTO {self._counted} (key_id, epoch, operation, total) VALUES ($1, $2, $3, 0)"
             " ON CONFLICT DO NOTHING",
             sorted(given),
         )
-        counted = yield Statement(
+        counted = await tx.execute(
             f"SELECT key_id, epoch, operation, total FROM {self._counted} WHERE key_id = ANY($1)"
             f" ORDER BY key_id, epoch, operation {self._db.for_update}",
-            (sorted({total.key_id for total in totals}),),
+            sorted({total.key_id for total in totals}),
         )
         grown = {
             (key_id, epoch, operation): given[key_id, epoch, operation] - total
@@ -95,46 +95,47 @@ class Usage:
         }
         if not grown:
             return
-        yield ForEachRow(
+        await tx.for_each(
             f"UPDATE {self._counted} SET total = $1 WHERE key_id = $2 AND epoch = $3 AND operation = $4",
             [(given[cell], *cell) for cell in grown],
         )
-        yield from self._add(
+        await self._add(
+            tx,
             [OperationUsage(key_id, at, "admitted", n, operation) for (key_id, _, operation), n in grown.items()],
             {key_id: float(at) for key_id, _, _ in grown} if late else {},
         )
 
-    def _add(
-        self, rows: Sequence[OperationUsage], last_used: dict[str, float], anonymous: Sequence[TotalUsage] = ()
-    ) -> Transaction[None]:
+    async def _add(
+        self, tx: Tx, rows: Sequence[OperationUsage], last_used: dict[str, float], anonymous: Sequence[TotalUsage] = ()
+    ) -> None:
         for interval in INTERVALS:
             cells = (
                 (interval, _floor(row.start, interval), row.key_id, row.operation, row.measure, row.requests)
                 for row in rows
             )
-            yield self._add_counts(USAGE, cells)
+            await self._add_counts(tx, USAGE, cells)
         counted = [*(TotalUsage(row.start, row.measure, row.requests) for row in rows), *anonymous]
         for interval in (MINUTE, HOUR):
             totals = ((interval, _floor(row.start, interval), row.measure, row.requests) for row in counted)
-            yield self._add_counts(USAGE_TOTALS, totals)
-        yield ForEachRow(
+            await self._add_counts(tx, USAGE_TOTALS, totals)
+        await tx.for_each(
             f"UPDATE {self._db.schema}.keys SET last_used = $1 WHERE id = $2 AND coalesce(last_used, 0) < $1",
             [(at, key_id) for key_id, at in sorted(last_used.items())],
         )
         if counted:
-            yield from self._delete_expired(max(row.start for row in counted))
+            await self._delete_expired(tx, max(row.start for row in counted))
 
-    def _delete_expired(self, newest: int) -> Transaction[None]:
+    async def _delete_expired(self, tx: Tx, newest: int) -> None:
         for table, interval, kept in EXPIRING:
             name, key = f"{self._db.schema}.{table.name}", ", ".join(table.key)
-            yield Statement(
+            await tx.execute(
                 f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {name} WHERE seconds = {interval}"
                 f" AND start < $1 ORDER BY {key} LIMIT {EXPIRE_MAX} {self._db.skip_locked})",
-                (newest - (self._db.bounds.usage_days * DAY if kept is None else kept),),
+                newest - (self._db.bounds.usage_days * DAY if kept is None else kept),
             )
 
-    def _add_counts(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> ForEachRow:
-        """Returns a step that increases the stored counts. The last value in each row is the increase.
+    async def _add_counts(self, tx: Tx, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Increases the stored counts. The last value in each row is the increase.
 
         Sorts the rows, so that writers cannot deadlock.
         """
@@ -143,7 +144,7 @@ class Usage:
             counts[tuple(cell)] += count
         key = ", ".join(table.key)
         places = ", ".join(f"${place}" for place in range(1, len(table.key) + 2))
-        return ForEachRow(
+        await tx.for_each(
             f"INSERT INTO {self._db.schema}.{table.name} AS t ({key}, count) VALUES ({places})"
             f" ON CONFLICT ({key}) DO UPDATE SET count = t.count + excluded.count",
             sorted((*cell, count) for cell, count in counts.items()),
@@ -154,15 +155,18 @@ class Usage:
         if not errors:
             return
         columns, places = ", ".join(ERRORS.columns), ", ".join(f"${n}" for n in range(1, len(ERRORS.columns) + 1))
-        insert = ForEachRow(
-            f"INSERT INTO {self._errors} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING", sorted(errors)
-        )
-        keep_newest = Statement(
-            f"DELETE FROM {self._errors} AS r WHERE key_id = ANY($1) AND at < (SELECT min(at) FROM (SELECT at FROM"
-            f" {self._errors} WHERE key_id = r.key_id ORDER BY at DESC LIMIT {RECENT_ERRORS}) AS newest)",
-            (sorted({error.key_id for error in errors}),),
-        )
-        await self._write(steps(insert, keep_newest))
+
+        async def transaction(tx: Tx) -> None:
+            await tx.for_each(
+                f"INSERT INTO {self._errors} ({columns}) VALUES ({places}) ON CONFLICT DO NOTHING", sorted(errors)
+            )
+            await tx.execute(
+                f"DELETE FROM {self._errors} AS r WHERE key_id = ANY($1) AND at < (SELECT min(at) FROM (SELECT at FROM"
+                f" {self._errors} WHERE key_id = r.key_id ORDER BY at DESC LIMIT {RECENT_ERRORS}) AS newest)",
+                sorted({error.key_id for error in errors}),
+            )
+
+        await self._write(transaction)
 
     async def recent_errors(self, key_id: str) -> list[RecentError]:
         """Returns a key's recent errors, newest first."""

@@ -1,1 +1,1 @@
-"""The HTTP API: the request pipeline, and adapters for Petstore's own server and for ASGI servers."""
+"""The HTTP API: the request pipeline, its operations, and the documents and pages for people."""

@@ -25,11 +25,6 @@ def line(name: str, value: str) -> Lines:
     return f"{name}: {value}\r\n"
 
 
-def pairs(lines: Lines) -> list[tuple[str, str]]:
-    """Splits header lines into names and values, for ASGI."""
-    return [(name, value) for name, _, value in (each.partition(": ") for each in lines.split("\r\n")[:-1])]
-
-
 JSON = line("content-type", "application/json")
 # Without one of these headers, a cache could decide for itself how long to keep a response.
 NO_STORE = line("cache-control", "no-store")

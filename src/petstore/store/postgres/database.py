@@ -1,7 +1,7 @@
 """Runs the shared SQL in a PostgreSQL schema."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from petstore.changes import Change
@@ -9,11 +9,11 @@ from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.database import OPERATOR_TIMEOUT, Bounds, ForEachRow, Statement, Step, T, Transaction, Unchanged
+from petstore.store.database import OPERATOR_TIMEOUT, Bounds, T, Transaction, Tx, Unchanged
 from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.postgres.batched_creates import SEQUENCES, BatchedCreates, lock_pet_ids, watched
 from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
-from petstore.store.schema import Row
+from petstore.store.schema import Row, Table
 
 
 def schema_of(environment: Environment) -> str:
@@ -63,7 +63,14 @@ class PostgresDatabase:
 
         async def work(connection: Connection) -> tuple[T, Numbers]:
             async with long_transaction(connection) if is_long else connection.transaction():
-                return await run(connection, self._numbered(transaction, changes))
+                tx = PostgresTx(connection, self.schema)
+                result = await transaction(tx)
+                if not changes:
+                    return result, Numbers()
+                if numbering := numbering_sql(self.schema, changes):
+                    await tx.execute(numbering)
+                (reached,) = await tx.execute(self._numbers_sql)
+                return result, Numbers(*reached)
 
         result: T
         try:
@@ -72,15 +79,6 @@ class PostgresDatabase:
             result, changes, reached = unchanged.result, (), Numbers()
         await self.freshness.announce(changes, reached)
         return result
-
-    def _numbered(self, transaction: Transaction[T], changes: Collection[Change]) -> Transaction[tuple[T, Numbers]]:
-        result = yield from transaction
-        if not changes:
-            return result, Numbers()
-        if numbering := numbering_sql(self.schema, changes):
-            yield Statement(numbering)
-        (reached,) = yield Statement(self._numbers_sql)
-        return result, Numbers(*reached)
 
     def add(
         self,
@@ -100,18 +98,18 @@ class PostgresDatabase:
         # In the C collation, lower() converts only the letters A to Z, as in SQLite.
         return f'strpos(lower({column} COLLATE "C"), ${place}) > 0'
 
-    def lock_pet_ids(self) -> Transaction[None]:
-        yield Statement(f"SELECT {lock_pet_ids(self.schema)}")
+    async def lock_pet_ids(self, tx: Tx) -> None:
+        await tx.execute(f"SELECT {lock_pet_ids(self.schema)}")
 
-    def draw_pet_ids(self, count: int) -> Transaction[int]:
+    async def draw_pet_ids(self, tx: Tx, count: int) -> int:
         sequence = f"'{self.schema}.{SEQUENCES['pets']}'"
-        rows = yield Statement(f"SELECT setval({sequence}, nextval({sequence}) + $1 - 1)", (count,))
+        rows = await tx.execute(f"SELECT setval({sequence}, nextval({sequence}) + $1 - 1)", count)
         return int(rows[0][0]) - count + 1
 
-    def raise_last_id(self, table: str, last: int) -> Transaction[None]:
+    async def raise_last_id(self, tx: Tx, table: str, last: int) -> None:
         sequence = f"{self.schema}.{SEQUENCES[table]}"
-        yield Statement(
-            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", (last,)
+        await tx.execute(
+            f"SELECT setval('{sequence}', $1) FROM {sequence} WHERE NOT is_called OR last_value < $1", last
         )
 
     def check_space(self) -> None:
@@ -133,28 +131,21 @@ class PostgresDatabase:
         await self._pool.close()
 
 
-async def run(connection: Connection, transaction: Transaction[T]) -> T:
-    """Executes a transaction's steps and returns the result. The caller must begin and commit the transaction.
+class PostgresTx:
+    """Implements `Tx` on a connection. The caller must begin and commit the transaction."""
 
-    Raises an asyncpg exception if a step fails.
-    """
-    try:
-        step = next(transaction)
-        while True:
-            step = transaction.send(await _execute(connection, step))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    def __init__(self, connection: Connection, schema: str) -> None:
+        self._connection = connection
+        self._schema = schema
 
+    async def execute(self, sql: str, *values: Any) -> list[Row]:
+        rows: list[Row] = await self._connection.fetch(sql, *values)
+        return rows
 
-async def _execute(connection: Connection, step: Step) -> list[Row]:
-    rows: list[Row] = []
-    if isinstance(step, Statement):
-        rows = await connection.fetch(step.sql, *step.values)
-    elif isinstance(step, ForEachRow):
-        await connection.executemany(step.sql, step.rows)
-    else:
-        await connection.copy_records_to_table(
-            step.table.name, schema_name=step.schema, columns=list(step.table.columns), records=step.rows
+    async def for_each(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        await self._connection.executemany(sql, rows)
+
+    async def put(self, table: Table, rows: Sequence[Row]) -> None:
+        await self._connection.copy_records_to_table(
+            table.name, schema_name=self._schema, columns=list(table.columns), records=rows
         )
-    return rows

@@ -2,14 +2,14 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
 
 from petstore.audit import AuditEntry
-from petstore.store.audit import recorded
-from petstore.store.database import steps
+from petstore.store.audit import add_entries
 from petstore.store.sqlite.connection import BUSY_TIMEOUT, connect, set_busy_timeout, translating
 from petstore.store.sqlite.database import raise_last_id, run
 
@@ -57,7 +57,7 @@ class Snapshot:
 def record_entry(path: Path, entry: AuditEntry) -> None:
     """Adds an audit entry to a file, which must have the newest schema. Raises Unavailable if the write fails."""
     with translating(path), contextlib.closing(connect(path)) as connection:
-        run(connection, steps(recorded("main", entry)))
+        run(connection, lambda tx: add_entries(tx, "main", entry))
 
 
 class Revoked(NamedTuple):
@@ -97,5 +97,5 @@ def take_over_ids(path: Path, replaced: Path) -> bool:
         return False  # the file is probably damaged, which may be why it is being replaced
     with translating(path), contextlib.closing(connect(path)) as connection:
         for table, last in last_ids:
-            run(connection, raise_last_id(table, last))
+            run(connection, partial(raise_last_id, table=table, last=last))
     return True

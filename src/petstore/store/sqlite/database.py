@@ -4,7 +4,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from petstore.errors import OperatorError
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.pets import Added, IdempotencyKey, NewPet
-from petstore.store.database import Bounds, PutRows, Statement, Step, T, Transaction, Unchanged
+from petstore.store.database import Bounds, T, Transaction, Tx, Unchanged
 from petstore.store.freshness import Announce, Freshness, Numbers, numbers_sql
 from petstore.store.schema import Row, Table
 from petstore.store.sqlite.connection import connect, translate, translating
@@ -111,17 +111,17 @@ class SqliteDatabase:
     def contains(self, column: str, place: int) -> str:
         return f"instr(lower({column}), ${place}) > 0"
 
-    def lock_pet_ids(self) -> Transaction[None]:
-        yield from ()  # does nothing, because a transaction locks the whole file
+    async def lock_pet_ids(self, tx: Tx) -> None:
+        """Does nothing, because a transaction locks the whole file."""
 
-    def draw_pet_ids(self, count: int) -> Transaction[int]:
-        rows = yield Statement("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
+    async def draw_pet_ids(self, tx: Tx, count: int) -> int:
+        rows = await tx.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
         last: int = rows[0][0] if rows else 0
-        yield from raise_last_id("pets", last + count)
+        await raise_last_id(tx, "pets", last + count)
         return last + 1
 
-    def raise_last_id(self, table: str, last: int) -> Transaction[None]:
-        return raise_last_id(table, last)
+    async def raise_last_id(self, tx: Tx, table: str, last: int) -> None:
+        await raise_last_id(tx, table, last)
 
     def check_space(self) -> None:
         directory = self._path.parent
@@ -147,34 +147,44 @@ class SqliteDatabase:
         self._reader.close()
 
 
-def raise_last_id(table: str, last: int) -> Transaction[None]:
+async def raise_last_id(tx: Tx, table: str, last: int) -> None:
     """Ensures that every id assigned later in this table is higher than `last`."""
-    if (yield Statement("SELECT 1 FROM sqlite_sequence WHERE name = $1", (table,))):
-        yield Statement("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", (last, table))
+    if await tx.execute("SELECT 1 FROM sqlite_sequence WHERE name = $1", table):
+        await tx.execute("UPDATE sqlite_sequence SET seq = max(seq, $1) WHERE name = $2", last, table)
     else:
-        yield Statement("INSERT INTO sqlite_sequence (seq, name) VALUES ($1, $2)", (last, table))
+        await tx.execute("INSERT INTO sqlite_sequence (seq, name) VALUES ($1, $2)", last, table)
+
+
+class SqliteTx:
+    """Implements `Tx` on a connection. No method suspends."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, sql: str, *values: Any) -> list[Row]:
+        return self._connection.execute(translated(sql), values).fetchall()
+
+    async def for_each(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._connection.executemany(translated(sql), rows)
+
+    async def put(self, table: Table, rows: Sequence[Row]) -> None:
+        self._connection.executemany(_insert_into(table), rows)
 
 
 def run(connection: apsw.Connection, transaction: Transaction[T]) -> T:
-    """Executes a transaction's steps and returns the result. Does not execute BEGIN or COMMIT.
+    """Runs a transaction's statements and returns its result. Does not execute BEGIN or COMMIT.
 
-    Raises apsw.Error if a step fails.
+    Raises apsw.Error if a statement fails, and RuntimeError if the transaction awaits anything but its statements.
     """
+    running = transaction(SqliteTx(connection))
     try:
-        step = next(transaction)
-        while True:
-            step = transaction.send(_execute(connection, step))
+        running.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-def _execute(connection: apsw.Connection, step: Step) -> list[Row]:
-    if isinstance(step, Statement):
-        return connection.execute(translated(step.sql), step.values).fetchall()
-    sql = _insert_into(step.table) if isinstance(step, PutRows) else translated(step.sql)
-    connection.executemany(sql, step.rows)
-    return []
+    finally:
+        running.close()
+    raise RuntimeError("a transaction awaited something other than its statements")
 
 
 def _insert_into(table: Table) -> str:
