@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
-import httpx
+import httpx2
 import msgspec
 
 from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
@@ -127,7 +127,7 @@ class Run:
         return self.result.parse()
 
 
-Outcome = httpx.Response | Exception
+Outcome = httpx2.Response | Exception
 Kind = Literal["sync", "async"]
 
 
@@ -136,10 +136,10 @@ class Service:
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
-        self.requests: list[httpx.Request] = []
-        self.transport = httpx.MockTransport(self._handle)
+        self.requests: list[httpx2.Request] = []
+        self.transport = httpx2.MockTransport(self._handle)
 
-    def _handle(self, request: httpx.Request) -> httpx.Response:
+    def _handle(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
@@ -147,15 +147,15 @@ class Service:
         return outcome
 
 
-def http_response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx.Response:
-    return httpx.Response(status, headers=headers, content=b"" if body is None else json.dumps(body).encode())
+def http_response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx2.Response:
+    return httpx2.Response(status, headers=headers, content=b"" if body is None else json.dumps(body).encode())
 
 
-def http_error(status: int, code: str, headers: dict[str, str] | None = None) -> httpx.Response:
+def http_error(status: int, code: str, headers: dict[str, str] | None = None) -> httpx2.Response:
     return http_response(status, {"code": code, "message": f"It is {code}.", "status": status}, headers)
 
 
-def http_page(count: int, next_cursor: str = "", first_id: int = 1, etag: str = "") -> httpx.Response:
+def http_page(count: int, next_cursor: str = "", first_id: int = 1, etag: str = "") -> httpx2.Response:
     pets = [REX | {"id": first_id + number} for number in range(count)]
     headers = {"Link": f'</v1/pets?limit=2&cursor={next_cursor}>; rel="next"'} if next_cursor else {}
     return http_response(200, pets, headers | ({"ETag": etag} if etag else {}))

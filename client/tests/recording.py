@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-import httpx
+import httpx2
 
 
 class Event(NamedTuple):
@@ -14,21 +14,21 @@ class Event(NamedTuple):
     retry_after: float = 0.0
 
 
-class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
+class Recorder(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """A network transport for both clients. Records all events in order."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.events: list[Event] = []
         self._clock = clock
         self._lock = threading.Lock()
-        self._sync = httpx.HTTPTransport(verify=False)
-        self._async = httpx.AsyncHTTPTransport(verify=False)
+        self._sync = httpx2.HTTPTransport(verify=False)
+        self._async = httpx2.AsyncHTTPTransport(verify=False)
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self._sending()
         return self._received(self._sync.handle_request(request))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         self._sending()
         return self._received(await self._async.handle_async_request(request))
 
@@ -42,7 +42,7 @@ class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
         with self._lock:
             self.events.append(Event(self._clock(), None))
 
-    def _received(self, response: httpx.Response) -> httpx.Response:
+    def _received(self, response: httpx2.Response) -> httpx2.Response:
         with self._lock:
             seconds = float(response.headers.get("Retry-After", 0))
             self.events.append(Event(self._clock(), response.status_code, seconds))

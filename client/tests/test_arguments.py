@@ -11,7 +11,7 @@ from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-import httpx
+import httpx2
 import msgspec
 import pytest
 
@@ -70,7 +70,7 @@ def value_of(parameter: inspect.Parameter, number: int) -> Any:
     pytest.fail(f"give a value for {parameter.name} in VALUES of test_arguments.py: its type is {annotation}")
 
 
-def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[httpx.Request]:
+def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[httpx2.Request]:
     """Returns the requests that a call sends. The response is an error, which every operation accepts."""
     service = Service(http_error(400, "invalid_request"))
     with Client(FORMS[form][0], service) as client, suppress(PetstoreError):
@@ -83,7 +83,7 @@ def requests_of(form: str, operation: str, arguments: dict[str, Any]) -> list[ht
     return service.requests
 
 
-def values_in(requests: list[httpx.Request]) -> set[str]:
+def values_in(requests: list[httpx2.Request]) -> set[str]:
     """Returns all values in the paths, queries, headers and JSON bodies as text."""
     values: set[str] = set()
     for request in requests:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from fakes import KEY, REX, Client, Kind, Service, http_error, http_page, http_response
@@ -52,7 +52,7 @@ def test_create_sends_the_key_an_idempotency_key_and_json(kind: Kind) -> None:
 
 
 def test_attempts_share_an_idempotency_key_and_calls_do_not(kind: Kind) -> None:
-    broken = httpx.ReadError("cut")
+    broken = httpx2.ReadError("cut")
     service = Service(broken, http_error(503, "unavailable"), http_response(201, REX), http_response(201, REX))
     with Client(kind, service) as client:
         client.create_pet("Rex", 7)
@@ -173,14 +173,14 @@ def test_a_429_pauses_all_calls_of_the_client(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("raised", "expected"),
     [
-        (httpx.ConnectError("refused"), ConnectionFailed),
-        (httpx.RemoteProtocolError("cut"), ConnectionFailed),
-        (httpx.ReadError(""), ConnectionFailed),
-        (httpx.DecodingError("not gzip"), ConnectionFailed),
-        (httpx.InvalidURL("Invalid port"), ConnectionFailed),
+        (httpx2.ConnectError("refused"), ConnectionFailed),
+        (httpx2.RemoteProtocolError("cut"), ConnectionFailed),
+        (httpx2.ReadError(""), ConnectionFailed),
+        (httpx2.DecodingError("not gzip"), ConnectionFailed),
+        (httpx2.InvalidURL("Invalid port"), ConnectionFailed),
         (UnicodeError("label empty or too long"), ConnectionFailed),
-        (httpx.ConnectTimeout("slow"), TimedOut),
-        (httpx.ReadTimeout("slow"), TimedOut),
+        (httpx2.ConnectTimeout("slow"), TimedOut),
+        (httpx2.ReadTimeout("slow"), TimedOut),
     ],
 )
 def test_no_response_is_retried_and_raised_with_the_base_url_and_its_cause(
@@ -234,7 +234,7 @@ def all_reprs(value: object) -> Iterator[str]:
 def test_the_key_is_in_no_repr_no_error_and_no_log(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     unauthorized = http_error(401, "unauthorized")
-    service = Service(httpx.ConnectError("refused"), http_error(500, "internal_error"), unauthorized)
+    service = Service(httpx2.ConnectError("refused"), http_error(500, "internal_error"), unauthorized)
     seen: list[str] = []
     with Client(kind, service) as client:
         with pytest.raises(Unauthorized) as raised:
@@ -247,7 +247,7 @@ def test_the_key_is_in_no_repr_no_error_and_no_log(kind: Kind, caplog: pytest.Lo
     assert "[secure]" in "".join(seen), "the headers that hold the key were shown"
 
 
-class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
+class Trickle(httpx2.SyncByteStream, httpx2.AsyncByteStream):
     """A body that arrives one byte at a time and never ends."""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -262,7 +262,7 @@ class Trickle(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 def test_a_response_that_never_ends_is_timed_out(kind: Kind) -> None:
-    service = Service(httpx.Response(200, stream=Trickle()))
+    service = Service(httpx2.Response(200, stream=Trickle()))
     with Client(kind, service, timeout=0.2, max_retries=0) as client:
         began = time.monotonic()
         with pytest.raises(TimedOut):
@@ -272,7 +272,7 @@ def test_a_response_that_never_ends_is_timed_out(kind: Kind) -> None:
 
 def test_a_cancelled_task_gives_its_permit_back() -> None:
     async def scenario() -> Pet:
-        hung = httpx.Response(200, stream=Trickle())
+        hung = httpx2.Response(200, stream=Trickle())
         async with AsyncPetstore(KEY, transport=Service(hung, http_response(201, REX)).transport) as client:
             task = asyncio.create_task(client.create_pet("Rex", 7))
             await asyncio.sleep(0.05)  # the response has begun but never ends
@@ -287,7 +287,7 @@ def test_a_cancelled_task_gives_its_permit_back() -> None:
 
 def test_every_error_with_a_response_has_its_headers(kind: Kind) -> None:
     extra = {"X-Request-Id": "r-1", "X-Extra": "seen"}
-    service = Service(http_error(410, "gone", extra), http_response(200, "no animal", extra), httpx.ReadError("cut"))
+    service = Service(http_error(410, "gone", extra), http_response(200, "no animal", extra), httpx2.ReadError("cut"))
     with Client(kind, service, max_retries=0) as client:
         raised = []
         for _ in range(3):
@@ -318,14 +318,14 @@ def test_iterators_and_pages_have_a_repr(kind: Kind) -> None:
 
 
 WAITING = """
-import httpx
+import httpx2
 from petstore_client import Petstore
 now = 0.0
 def sleep(seconds):
     global now
     now += seconds
-responses = [httpx.Response(429, headers={"Retry-After": "41"}), httpx.Response(200, json=[])]
-transport = httpx.MockTransport(lambda request: responses.pop(0))
+responses = [httpx2.Response(429, headers={"Retry-After": "41"}), httpx2.Response(200, json=[])]
+transport = httpx2.MockTransport(lambda request: responses.pop(0))
 store = Petstore("key", transport=transport, clock=lambda: now, sleep=sleep, random=lambda: 0.0)
 print(list(store.list_pets()))
 """
@@ -373,7 +373,7 @@ def test_a_negative_max_items_is_a_value_error_at_once(kind: Kind) -> None:
 
 
 def test_a_repeated_header_is_joined(kind: Kind) -> None:
-    both = httpx.Response(
+    both = httpx2.Response(
         200, json=[REX], headers=[("Link", "</docs>; rel=help"), ("Link", "</v1/pets?cursor=a>; rel=next")]
     )
     service = Service(both, http_response(200, [REX]))

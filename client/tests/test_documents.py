@@ -201,7 +201,7 @@ def test_the_readme_names_the_current_version_and_lines_that_pip_accepts() -> No
 def test_the_distribution_needs_httpx_msgspec_and_typing_extensions() -> None:
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
     assert {re.split(r"[<>=]", needed)[0] for needed in project["dependencies"]} == {
-        "httpx",
+        "httpx2",
         "msgspec",
         "typing-extensions",
     }
@@ -209,6 +209,6 @@ def test_the_distribution_needs_httpx_msgspec_and_typing_extensions() -> None:
 
 
 def test_importing_the_package_does_not_import_httpx() -> None:
-    """Importing httpx takes longer than importing the package, and some programs never create a client."""
-    script = "import sys, petstore_client; sys.exit('httpx' in sys.modules or 'asyncio' in sys.modules)"
+    """Importing httpx2 takes longer than importing the package, and some programs never create a client."""
+    script = "import sys, petstore_client; sys.exit('httpx2' in sys.modules or 'asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

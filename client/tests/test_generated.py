@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from harness.pets import pet
@@ -32,7 +32,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def document(shop: Server, tmp_path: Path) -> Path:
     saved = tmp_path / "openapi.json"
-    saved.write_bytes(httpx.get(shop.origin + "/openapi.json", verify=False).raise_for_status().content)
+    saved.write_bytes(httpx2.get(shop.origin + "/openapi.json", verify=False).raise_for_status().content)
     return saved
 
 

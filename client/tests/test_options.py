@@ -5,7 +5,8 @@ import socket
 import time
 from typing import Any
 
-import httpx
+import httpx  # the predecessor of httpx2, whose objects the client refuses
+import httpx2
 import pytest
 
 from fakes import KEY, REX, Client, Clock, Kind, Service, http_error, http_page, http_response
@@ -50,7 +51,7 @@ def test_key_and_base_url_come_from_the_environment_variables_unless_given(
 
 @pytest.mark.parametrize(
     "bad", [{"base_url": "ftp://x"}, {"max_retries": -1}, {"total_timeout": 0}, {"timeout": 0}, {"connect_timeout": 0},
-            {"total_timeout": float("nan")}, {"timeout": httpx.Timeout(5, read=0)}],
+            {"total_timeout": float("nan")}, {"timeout": httpx2.Timeout(5, read=0)}],
 )  # fmt: skip
 def test_an_argument_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
@@ -79,7 +80,7 @@ def test_a_base_url_that_is_not_valid_is_a_value_error(kind: Kind, bad: str, why
 
 @pytest.mark.parametrize("bad", ["http://ada:secret@h/v1", "http://ada@h/v1", "http://:secret@h/v1"])
 def test_a_user_in_the_base_url_is_a_value_error_that_does_not_show_it(kind: Kind, bad: str) -> None:
-    """httpx would send the user name and password instead of the key."""
+    """httpx2 would send the user name and password instead of the key."""
     with pytest.raises(ValueError, match="use an API key") as raised:
         make(kind, api_key=KEY, base_url=bad)
     assert "secret" not in str(raised.value)
@@ -92,19 +93,19 @@ def test_a_base_url_may_have_any_host(kind: Kind, good: str) -> None:
 
 def test_a_custom_httpx_client_is_used_with_its_own_headers_and_left_open() -> None:
     service = Service(http_response(201, REX), http_response(200, REX))
-    own = httpx.Client(transport=service.transport, headers={"X-Team": "pets"}, auth=("user", "password"))
+    own = httpx2.Client(transport=service.transport, headers={"X-Team": "pets"}, auth=("user", "password"))
     with Petstore(KEY, http_client=own) as client:
         client.create_pet("Rex", 7)
     own.get(LIVE)
     request, afterwards = service.requests
     assert request.headers["X-Team"] == "pets"
-    assert request.headers["Authorization"] == f"Bearer {KEY}", "the httpx client's auth must not be sent"
-    assert KEY not in str(afterwards.headers.raw), "the key must not stay in the httpx client"
+    assert request.headers["Authorization"] == f"Bearer {KEY}", "the httpx2 client's auth must not be sent"
+    assert KEY not in str(afterwards.headers.raw), "the key must not stay in the httpx2 client"
     own.close()
 
 
 async def _with_own_async_client(service: Service) -> bool:
-    async with httpx.AsyncClient(transport=service.transport, headers={"X-Team": "pets"}) as own:
+    async with httpx2.AsyncClient(transport=service.transport, headers={"X-Team": "pets"}) as own:
         async with AsyncPetstore(KEY, http_client=own) as client:
             await client.create_pet("Rex", 7)
         return own.is_closed
@@ -117,9 +118,21 @@ def test_a_custom_async_httpx_client_is_used_and_left_open() -> None:
 
 
 def test_http_client_and_transport_together_are_a_value_error(kind: Kind) -> None:
-    own: Any = httpx.AsyncClient() if kind == "async" else httpx.Client()
+    own: Any = httpx2.AsyncClient() if kind == "async" else httpx2.Client()
     with pytest.raises(ValueError, match="http_client cannot be combined with transport"):
         make(kind, api_key=KEY, http_client=own, transport=Service().transport)
+
+
+@pytest.mark.parametrize("option", ["http_client", "transport", "timeout"])
+def test_an_object_of_httpx_is_a_type_error_that_names_httpx2(kind: Kind, option: str) -> None:
+    """httpx2 would fail on it with an empty AssertionError."""
+    old: dict[str, Any] = {
+        "http_client": httpx.AsyncClient() if kind == "async" else httpx.Client(),
+        "transport": httpx.MockTransport(lambda request: httpx.Response(200)),
+        "timeout": httpx.Timeout(5),
+    }
+    with pytest.raises(TypeError, match=rf"^{option} must be an httpx2\.\w+, not httpx\.\w+$"):
+        make(kind, api_key=KEY, **{option: old[option]})
 
 
 def test_the_default_timeouts_are_5_seconds_to_connect_and_30_in_all(kind: Kind) -> None:
@@ -174,7 +187,7 @@ def test_with_options_shares_connections_callbacks_and_the_pause(kind: Kind) -> 
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_retries": -1}, {"total_timeout": -0.5}, {"timeout": 0}, {"timeout": httpx.Timeout(0)}]
+    "bad", [{"max_retries": -1}, {"total_timeout": -0.5}, {"timeout": 0}, {"timeout": httpx2.Timeout(0)}]
 )
 def test_with_options_out_of_range_is_a_value_error(kind: Kind, bad: dict[str, Any]) -> None:
     with Client(kind, Service()) as client, pytest.raises(ValueError, match="must be"):
@@ -214,7 +227,7 @@ def timeouts_sent(kind: Kind, timeout: Any, **options: Any) -> list[dict[str, fl
 
 
 def test_an_httpx_timeout_is_for_each_phase(kind: Kind) -> None:
-    timeouts = timeouts_sent(kind, httpx.Timeout(connect=1, read=2, write=3, pool=None))
+    timeouts = timeouts_sent(kind, httpx2.Timeout(connect=1, read=2, write=3, pool=None))
     assert timeouts == [{"connect": 1, "read": 2, "write": 3, "pool": 1e6}] * 2
 
 
@@ -230,7 +243,7 @@ def test_with_options_without_a_timeout_keeps_it(kind: Kind) -> None:
     assert service.requests[0].extensions["timeout"]["read"] <= 2
 
 
-@pytest.mark.parametrize("timeout", [30, None, httpx.Timeout(30)])
+@pytest.mark.parametrize("timeout", [30, None, httpx2.Timeout(30)])
 def test_no_attempt_may_take_longer_than_the_rest_of_total_timeout(kind: Kind, timeout: Any) -> None:
     service = Service(http_error(503, "unavailable", {"Retry-After": "6"}), http_response(201, REX))
     with Client(kind, service, timeout=timeout, connect_timeout=30, total_timeout=10) as client:
@@ -310,7 +323,7 @@ def test_strict_asks_for_strict_handling(kind: Kind) -> None:
 
 def test_requests_with_each_kind_of_timeout_reach_the_service(kind: Kind, server: Server, key: Key) -> None:
     with Client(kind, api_key=key.secret, base_url=server.url(""), connect_timeout=None) as client:
-        for timeout in (None, httpx.Timeout(None), httpx.Timeout(9, read=None), 9, float("inf")):
+        for timeout in (None, httpx2.Timeout(None), httpx2.Timeout(9, read=None), 9, float("inf")):
             with pytest.raises(InvalidRequest):
                 client.finish(client.inner.with_options(timeout=timeout).create_pet("", 1))
 
@@ -318,7 +331,7 @@ def test_requests_with_each_kind_of_timeout_reach_the_service(kind: Kind, server
 def test_an_httpx_timeout_ends_the_wait_for_a_server_that_does_not_respond(kind: Kind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        with Client(kind, base_url=address, timeout=httpx.Timeout(None, read=0.3), max_retries=0) as client:
+        with Client(kind, base_url=address, timeout=httpx2.Timeout(None, read=0.3), max_retries=0) as client:
             began = time.monotonic()
             with pytest.raises(TimedOut):
                 client.create_pet("Rex", 7)

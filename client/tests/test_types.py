@@ -75,7 +75,7 @@ def test_pyright_reports_each_use_of_get_pet(checked: Path) -> None:
 
 
 def test_every_public_name_has_a_complete_type(tmp_path: Path) -> None:
-    """Uses `--ignoreexternal`, because some arguments have types of httpx, and those are not complete."""
+    """Uses `--ignoreexternal`, because some arguments have types of httpx2, and those are not complete."""
     done = run_pyright("--verifytypes", "petstore_client", "--ignoreexternal", cwd=tmp_path)
     assert "Type completeness score: 100%" in done.stdout, done.stdout
     exported = re.search(r'exported by "petstore_client": (\d+)', done.stdout)

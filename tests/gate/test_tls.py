@@ -113,7 +113,7 @@ def test_sentinels_have_a_separate_login(redis: Redis, tmp_path: Path) -> None:
         login, url = "sentinel_username=watcher&sentinel_password=sentinel-secret", sentinel.url()
         assert GatePlace(tmp_path, f"{url}?{login}").use(lambda gate: gate.keys_version("live"), REFUSE) > 0
         for wrong in ("", f"?{login}x"):
-            with pytest.raises(Unavailable, match=r"NoPermission|Authentication"):
+            with pytest.raises(Unavailable, match=r"NoPermission|invalid username-password"):
                 GatePlace(tmp_path, url + wrong).use(lambda gate: gate.keys_version("live"), REFUSE)
 
 
@@ -161,10 +161,10 @@ def test_the_options_of_tls_are_obeyed(certificate: Certificate) -> None:
     ("query", "message"),
     [
         ("ssl_ca_certs=/no/file", "ssl_ca_certs: /no/file is not readable"),
-        ("ssl_cert_reqs=maybe", "ssl_cert_reqs: maybe is not one of none, optional, required"),
+        ("ssl_cert_reqs=maybe", "the ssl_. options are not valid: .*maybe"),
         ("ssl_ca_certs=/dev/null", "the ssl_. options are not valid"),
         ("ssl_keyfile=/dev/null", "ssl_keyfile cannot be used without ssl_certfile"),
-        ("ssl_min_version=1", "1 is not a valid TLSVersion"),
+        ("ssl_min_version=1", "the ssl_. options are not valid: .*0x1"),
         ("ssl_context=x", "ssl_context: unknown option; valid options: .*ssl_ca_certs"),
     ],
 )

@@ -13,7 +13,7 @@ from harness.gates import REFUSE, answers_again, ask
 from harness.redis_topologies import RedisCluster, Sentinel
 from harness.served import wait_for
 from harness.stores import GatePlace
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate, open_gate
 from petstore.gate.redis_url import connection_options
 from petstore.plans import Limits
@@ -55,6 +55,20 @@ def test_a_sentinel_that_does_not_answer_leaves_time_for_the_next(own_redis: Red
         assert GatePlace(tmp_path, url).use(lambda gate: gate.keys_version("live"), REFUSE) > 0
 
 
+def test_the_error_names_why_no_sentinel_reports_a_primary_but_no_password(own_redis: Redis, tmp_path: Path) -> None:
+    async def fails(url: str) -> str:
+        gate = open_gate(url, tmp_path, REFUSE)
+        with pytest.raises(Unavailable, match="no Sentinel reports a working primary") as failure:
+            await gate.keys_version("live")
+        await gate.close()
+        return str(failure.value)
+
+    down = asyncio.run(fails("redis+sentinel://ada:s3cret@127.0.0.1:1/pets?sentinel_username=a&sentinel_password=s3cr"))
+    assert "127.0.0.1:1" in down and "s3cr" not in down
+    with running(Sentinel(own_redis.port)) as sentinel:
+        assert "its name is wrong" in asyncio.run(fails(f"redis+sentinel://127.0.0.1:{sentinel.port}/cats"))
+
+
 def test_an_idle_connection_that_the_server_closed_is_no_outage(
     redis: Redis, redis_cluster: RedisCluster, tmp_path: Path
 ) -> None:
@@ -82,15 +96,21 @@ def test_an_idle_connection_that_the_server_closed_is_no_outage(
         "redis+cluster://:7000",
         "redis+cluster://a:7000,b:port",
         "redis://127.0.0.1:port/0",
+        "redis://127.0.0.1/name",
         "memcached://x",
+        "redis://:s3cr/et@127.0.0.1:1/0",
+        "redis://:77/s3cret@127.0.0.1:1/0",
+        "rediss+sentinel://:s3cr?et@127.0.0.1:1/pets",
+        "ada:s3cret@127.0.0.1",
     ],
 )
 def test_an_invalid_url_is_refused_in_one_line(tmp_path: Path, url: str) -> None:
     async def work() -> None:
         open_gate(url, tmp_path, REFUSE)
 
-    with pytest.raises(OperatorError, match="--gate"):
+    with pytest.raises(OperatorError, match="--gate") as refused:
         asyncio.run(work())
+    assert not [part for part in ("\n", "s3cr", "cret", "et@") if part in str(refused.value)]
 
 
 @pytest.mark.parametrize("scheme", ["valkey", "redis"])

@@ -143,7 +143,6 @@ def test_every_file_and_every_name_in_a_recipe_exists(recipe: Path) -> None:
     paths = {
         span for span in spans if re.fullmatch(r"[\w./*-]+(?:\.(?:py|md|html|yaml|js|sql|json)|/)", span)
     } - EXAMPLES
-    paths -= {"0001_initial.sql"}  # exists in both directories of migrations
     assert [path for path in paths if not any(any(source.glob(path)) for source in SOURCES)] == []
     code = "".join(
         file.read_text() for tree in ("src", "client/src", "tests", "prove") for file in (ROOT / tree).rglob("*.py")

@@ -29,7 +29,6 @@ from petstore.store.schema import (
     TABLES,
     TYPES,
     Migration,
-    known_migrations,
 )
 from petstore.store.sqlite import migrations as sqlite
 from petstore.store.sqlite.connection import connect
@@ -109,25 +108,107 @@ def test_the_sql_file_has_the_tables_and_columns_that_the_code_names(store_at: S
     migrate(store_at)
     own = {*OWN_TABLES, *(("format",) if store_at.url else ())}
     assert tables_of(store_at) == {table.name for table in TABLES} | own
-    directory = f"store/migrations/{'postgres' if store_at.url else 'sqlite'}"
     for table in TABLES:
         in_sql, in_code = set(columns_of(store_at, table.name)), set(table.columns)
-        assert in_code - in_sql == set(), f"{directory}: the table {table.name} lacks these columns"
-        assert in_sql - in_code == set(), f"store/schema.py: {table.name} lacks these columns of {directory}"
+        assert in_code - in_sql == set(), f"store/migrations: the table {table.name} lacks these columns"
+        assert in_sql - in_code == set(), f"store/schema.py: {table.name} lacks these columns of store/migrations"
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
-def test_each_table_has_a_comment(backend: str) -> None:
-    lines = known_migrations(backend)[0].sql.splitlines()
-    for number, line in enumerate(lines):
-        if line.startswith("CREATE TABLE"):
-            above = [each for each in lines[:number] if not each.startswith("CREATE SEQUENCE")]
-            assert above and above[-1].startswith("-- "), line
+def test_each_table_has_a_comment() -> None:
+    lines = sqlite.KNOWN[0].sql.splitlines()
+    tables = [number for number, line in enumerate(lines) if line.startswith("CREATE TABLE")]
+    assert tables and [lines[number] for number in tables if not lines[number - 1].startswith("-- ")] == []
 
 
-def test_both_backends_have_the_same_versions() -> None:
-    assert [each.version for each in sqlite.KNOWN] == [each.version for each in postgres.KNOWN]
+def test_schemas_are_numbered_without_gaps() -> None:
     assert [each.version for each in sqlite.KNOWN] == list(range(1, NEWEST_SCHEMA + 1))
+
+
+# Both backends
+
+# How SQLite spells a PostgreSQL type. No other difference between columns is allowed.
+SPELLINGS = {"bigint": "INTEGER", "integer": "INT", "double precision": "REAL", "bytea": "BLOB", "text": "TEXT"}
+ONLY_IN_POSTGRES = {"format"}  # SQLite stores the version in the file's header
+# Text columns in an index whose order does not matter, because they are only compared for equality.
+UNORDERED = {("pets", "status")}
+
+POSTGRES_COLUMNS = """
+SELECT t.relname, a.attname, format_type(a.atttypid, NULL), a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
+    array_position(k.conkey, a.attnum)
+FROM pg_attribute AS a JOIN pg_class AS t ON t.oid = a.attrelid AND t.relkind = 'r'
+    LEFT JOIN pg_attrdef AS d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+    LEFT JOIN pg_constraint AS k ON k.conrelid = t.oid AND k.contype = 'p'
+WHERE t.relnamespace = 'petstore_live'::regnamespace AND a.attnum > 0
+"""
+SQLITE_COLUMNS = """
+SELECT t.name, c.name, c.type, c."notnull" OR c.pk > 0, c.dflt_value, nullif(c.pk, 0)
+FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'
+"""
+# The table, whether the index is unique, whether it is partial, and its columns.
+POSTGRES_INDEXES = """
+SELECT t.relname, i.indisunique, i.indpred IS NOT NULL,
+    (SELECT string_agg(a.attname, ' ' ORDER BY n) FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n)
+        JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (t.oid, k.attnum))
+FROM pg_index AS i JOIN pg_class AS t ON t.oid = i.indrelid
+WHERE t.relnamespace = 'petstore_live'::regnamespace AND NOT i.indisprimary
+"""
+SQLITE_INDEXES = """
+SELECT t.name, i."unique", i.partial, (SELECT group_concat(name, ' ') FROM pragma_index_info(i.name))
+FROM sqlite_schema AS t JOIN pragma_index_list(t.name) AS i WHERE t.type = 'table' AND i.origin <> 'pk'
+"""
+POSTGRES_REFERENCES = """
+SELECT conrelid::regclass::text, a.attname, confrelid::regclass::text FROM pg_constraint AS c
+    JOIN pg_attribute AS a ON (a.attrelid, a.attnum) = (c.conrelid, c.conkey[1])
+WHERE connamespace = 'petstore_live'::regnamespace AND contype = 'f'
+"""
+SQLITE_REFERENCES = """
+SELECT t.name, f."from", f."table" FROM sqlite_schema AS t JOIN pragma_foreign_key_list(t.name) AS f
+"""
+
+
+@pytest.fixture
+def both(place: StorePlace, tmp_path_factory: pytest.TempPathFactory) -> tuple[StorePlace, StorePlace]:
+    """Returns a store in PostgreSQL and one in SQLite, each with the newest schema."""
+    other = StorePlace(tmp_path_factory.mktemp("sqlite"))
+    for each in (place, other):
+        migrate(each)
+    return place, other
+
+
+def rows(place: StorePlace, sql: str) -> set[tuple[object, ...]]:
+    return {tuple(row) for row in place.by_hand(sql) if row[0] not in ONLY_IN_POSTGRES}
+
+
+def test_both_backends_have_the_same_columns(both: tuple[StorePlace, StorePlace]) -> None:
+    in_postgres, in_sqlite = (
+        rows(place, sql) for place, sql in zip(both, (POSTGRES_COLUMNS, SQLITE_COLUMNS), strict=True)
+    )
+    assert {(table, column, SPELLINGS[str(kind)], *rest) for table, column, kind, *rest in in_postgres} == in_sqlite
+
+
+def test_both_backends_have_the_same_indexes_and_references(both: tuple[StorePlace, StorePlace]) -> None:
+    for pair in ((POSTGRES_INDEXES, SQLITE_INDEXES), (POSTGRES_REFERENCES, SQLITE_REFERENCES)):
+        in_postgres, in_sqlite = (rows(place, sql) for place, sql in zip(both, pair, strict=True))
+        assert in_postgres == in_sqlite and in_sqlite
+
+
+def test_sqlite_refuses_values_of_another_type_as_postgres_does(tmp_path: Path) -> None:
+    place = StorePlace(tmp_path)
+    migrate(place)
+    lax = place.by_hand(
+        "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND NOT strict"
+    )
+    assert lax == []
+
+
+def test_keys_in_postgres_are_ordered_by_bytes_as_in_sqlite(place: StorePlace) -> None:
+    migrate(place)
+    ordered_by_language = place.by_hand(
+        "SELECT DISTINCT t.relname, a.attname FROM pg_index AS i JOIN pg_class AS t ON t.oid = i.indrelid"
+        " JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = ANY (i.indkey::int2[])"
+        " WHERE t.relnamespace = 'petstore_live'::regnamespace AND a.attcollation = 'pg_catalog.default'::regcollation"
+    )
+    assert {tuple(row) for row in ordered_by_language} - UNORDERED == {("format", "product")}
 
 
 # Migrations

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         client = Petstore(base_url=options.base_url)
     except OSError as error:
         return _print_error(f"cannot read the certificates (see SSL_CERT_FILE): {error}", 2)
-    except Exception as error:  # ValueError, or an httpx error if a proxy environment variable is invalid
+    except Exception as error:  # ValueError, or an httpx2 error if a proxy environment variable is invalid
         return _print_error(str(error), 2)
     with client:
         try:

@@ -14,7 +14,7 @@ from petstore_client._operations import PAGE_SIZE, Operations
 from petstore_client._pages import AsyncPetIterator
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 
 class AsyncPetstore(BaseClient):
@@ -32,13 +32,13 @@ class AsyncPetstore(BaseClient):
         *,
         base_url: str | None = None,
         max_retries: int = 2,
-        timeout: "float | httpx.Timeout | None" = 30.0,
+        timeout: "float | httpx2.Timeout | None" = 30.0,
         total_timeout: float | None = 120.0,
         connect_timeout: float | None = 5.0,
         default_headers: Mapping[str, str] | None = None,
         strict: bool = False,
-        http_client: "httpx.AsyncClient | None" = None,
-        transport: "httpx.AsyncBaseTransport | None" = None,
+        http_client: "httpx2.AsyncClient | None" = None,
+        transport: "httpx2.AsyncBaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
         on_wait: Callable[[Wait], object] | None = None,
         clock: Callable[[], float] = time.monotonic,

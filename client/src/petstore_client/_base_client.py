@@ -13,7 +13,7 @@ from petstore_client._operations import Operations, Options, checked_headers, is
 from petstore_client._rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
     from petstore_client._http import Endpoint
 
@@ -46,7 +46,7 @@ class BaseClient:
         random: Callable[[], float],
         *,
         max_retries: int,
-        timeout: "float | httpx.Timeout | None",
+        timeout: "float | httpx2.Timeout | None",
         connect_timeout: float | None,
         total_timeout: float | None,
         headers: Mapping[str, str] | None,
@@ -83,7 +83,7 @@ class BaseClient:
         self,
         *,
         max_retries: int | None = None,
-        timeout: "float | httpx.Timeout | NotGiven | None" = NOT_GIVEN,
+        timeout: "float | httpx2.Timeout | NotGiven | None" = NOT_GIVEN,
         total_timeout: float | NotGiven | None = NOT_GIVEN,
         headers: Mapping[str, str] | None = None,
         strict: bool | None = None,
@@ -129,7 +129,7 @@ def endpoint(api_key: str | None, base_url: str | None) -> "Endpoint":
     if not key:
         raise ValueError("the API key is missing: pass api_key, or set PETSTORE_API_KEY")
     if not is_visible_ascii(key):
-        # Check the key here, because httpx would show it in an error message.
+        # Check the key here, because httpx2 would show it in an error message.
         raise ValueError("the API key contains invalid characters")
     return Endpoint((base_url or os.environ.get("PETSTORE_BASE_URL") or LIVE).rstrip("/"), key)
 

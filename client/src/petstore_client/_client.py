@@ -15,7 +15,7 @@ from petstore_client._pages import AsyncPetIterator
 from petstore_client._responses import RawResponse
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Petstore(BaseClient):
         base_url: The base URL of the service. Defaults to the environment variable `PETSTORE_BASE_URL`, then to `LIVE`.
         max_retries: The maximum number of retries after a connection error, a timeout, or a status of 408, 429 or 5xx.
         timeout: The maximum number of seconds for one attempt. While the response headers arrive, the timeout applies
-            to each read, not to the whole attempt. An `httpx.Timeout` sets a separate timeout for each phase and
+            to each read, not to the whole attempt. An `httpx2.Timeout` sets a separate timeout for each phase and
             overrides `connect_timeout`. None means no timeout.
         total_timeout: The maximum number of seconds for a call, including waits and retries. For `list_pets`, it
             applies to each page. If the next wait would exceed it, the call raises the last error immediately. None
@@ -38,9 +38,9 @@ class Petstore(BaseClient):
         connect_timeout: The maximum number of seconds for opening a connection. None means no timeout.
         default_headers: Headers to send with every request.
         strict: Whether to send `Prefer: handling=strict`, so that the service rejects unknown parameters and members.
-        http_client: The `httpx.Client` to use. It stays open when the `Petstore` client is closed. Its timeouts and
+        http_client: The `httpx2.Client` to use. It stays open when the `Petstore` client is closed. Its timeouts and
             `auth` are ignored.
-        transport: An `httpx` transport. Cannot be combined with `http_client`.
+        transport: An `httpx2` transport. Cannot be combined with `http_client`.
         on_attempt: Called with an `Attempt` after each request.
         on_wait: Called with a `Wait` before each wait. A wait longer than 5 s is also logged as a warning.
         clock, sleep, random: Replacements for `time.monotonic`, `time.sleep` and `random.random` in tests.
@@ -55,13 +55,13 @@ class Petstore(BaseClient):
         *,
         base_url: str | None = None,
         max_retries: int = 2,
-        timeout: "float | httpx.Timeout | None" = 30.0,
+        timeout: "float | httpx2.Timeout | None" = 30.0,
         total_timeout: float | None = 120.0,
         connect_timeout: float | None = 5.0,
         default_headers: Mapping[str, str] | None = None,
         strict: bool = False,
-        http_client: "httpx.Client | None" = None,
-        transport: "httpx.BaseTransport | None" = None,
+        http_client: "httpx2.Client | None" = None,
+        transport: "httpx2.BaseTransport | None" = None,
         on_attempt: Callable[[Attempt], object] | None = None,
         on_wait: Callable[[Wait], object] | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -1,6 +1,6 @@
-"""The senders, which use httpx: a blocking sender for the sync client and an async sender for the async client.
+"""The senders, which use httpx2: a blocking sender for the sync client and an async sender for the async client.
 
-Importing httpx takes most of a client's start-up time, so this module is not imported until a client is created.
+Importing httpx2 takes most of a client's start-up time, so this module is not imported until a client is created.
 """
 
 import asyncio
@@ -8,14 +8,14 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import monotonic
 
-import httpx
+import httpx2
 
 from petstore_client import __version__
 from petstore_client._messages import Failure, Request, Response, Timeouts
 
 USER_AGENT = {"User-Agent": f"petstore-client/{__version__}"}
-# httpx raises InvalidURL or UnicodeError if the URL of a redirect or a proxy is invalid.
-FAILURES = (httpx.RequestError, httpx.InvalidURL, UnicodeError)
+# httpx2 raises InvalidURL or UnicodeError if the URL of a redirect or a proxy is invalid.
+FAILURES = (httpx2.RequestError, httpx2.InvalidURL, UnicodeError)
 
 
 class Endpoint:
@@ -27,11 +27,11 @@ class Endpoint:
     def __init__(self, base_url: str, api_key: str) -> None:
         _check_url(base_url)
         self.base_url = base_url
-        # Keep the key in httpx.Headers, whose repr shows "[secure]" instead of the key, even in a debugger.
-        self.headers = httpx.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
+        # Keep the key in httpx2.Headers, whose repr shows "[secure]" instead of the key, even in a debugger.
+        self.headers = httpx2.Headers({"Accept": "application/json", "Authorization": f"Bearer {api_key}"})
 
-    def build(self, client: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-        """Builds the httpx request. On failure, raises one of the exceptions in FAILURES."""
+    def build(self, client: httpx2.Client | httpx2.AsyncClient, request: Request) -> httpx2.Request:
+        """Builds the httpx2 request. On failure, raises one of the exceptions in FAILURES."""
         headers = self.headers
         if request.headers:
             headers = headers.copy()
@@ -41,7 +41,7 @@ class Endpoint:
         return client.build_request(request.method, url, headers=headers, content=request.body, extensions=extensions)
 
     def failure(self, error: Exception) -> Failure:
-        if isinstance(error, httpx.TimeoutException | TimeoutError):
+        if isinstance(error, httpx2.TimeoutException | TimeoutError):
             return Failure(error, f"timed out waiting for a response from {self.base_url}", timed_out=True)
         return Failure(error, f"no response from {self.base_url}: {str(error) or type(error).__name__}")
 
@@ -50,9 +50,9 @@ def _check_url(base_url: str) -> None:
     if not base_url.startswith(("http://", "https://")):
         raise ValueError("base_url must start with http:// or https://")
     try:
-        url = httpx.URL(base_url)
+        url = httpx2.URL(base_url)
         url.raw_host.decode("ascii").encode("idna")  # raises UnicodeError for a host name that a socket would reject
-    except (httpx.InvalidURL, UnicodeError) as error:
+    except (httpx2.InvalidURL, UnicodeError) as error:
         why = f": {error}" if "@" not in base_url else ""
         raise ValueError(f"base_url is not a valid URL{why}") from error
     if not url.host or (url.port or 0) > 65535:
@@ -63,17 +63,28 @@ def _check_url(base_url: str) -> None:
         raise ValueError("base_url must not contain a query or a fragment")
 
 
-def _check_transport(client: object, transport: object) -> None:
+def _check_options(client: object, client_type: type, transport: object, transport_type: type) -> None:
     if client is not None and transport is not None:
         raise ValueError("http_client cannot be combined with transport")
+    _require("http_client", client, client_type)
+    _require("transport", transport, transport_type)
 
 
-def timeouts_of(timeout: float | httpx.Timeout | None, connect_timeout: float | None) -> Timeouts:
-    """Returns the timeouts for one attempt. Raises ValueError if any is not positive.
+def _require(name: str, given: object, expected: type) -> None:
+    """Raises TypeError if an argument is not an instance of an httpx2 class, for example an instance of httpx's."""
+    if given is not None and not isinstance(given, expected):
+        kind = type(given)
+        raise TypeError(f"{name} must be an httpx2.{expected.__name__}, not {kind.__module__}.{kind.__qualname__}")
 
-    A number limits the whole attempt. An httpx.Timeout limits each phase separately.
+
+def timeouts_of(timeout: float | httpx2.Timeout | None, connect_timeout: float | None) -> Timeouts:
+    """Returns the timeouts for one attempt. Raises ValueError if any is not positive, or TypeError for another type.
+
+    A number limits the whole attempt. An httpx2.Timeout limits each phase separately.
     """
-    if isinstance(timeout, httpx.Timeout):
+    if not isinstance(timeout, int | float):
+        _require("timeout", timeout, httpx2.Timeout)
+    if isinstance(timeout, httpx2.Timeout):
         phases = (timeout.connect, timeout.read, timeout.write, timeout.pool)
         return Timeouts(math.inf, *(seconds_of(seconds) for seconds in phases))
     total, connect = seconds_of(timeout), seconds_of(connect_timeout)
@@ -86,7 +97,7 @@ def seconds_of(seconds: float | None) -> float:
 
 
 class Deadline(Mapping[str, float]):
-    """The timeouts for one attempt, in the form that httpx expects. No phase can outlast the total timeout."""
+    """The timeouts for one attempt, in the form that httpx2 expects. No phase can outlast the total timeout."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._phases = {
@@ -105,9 +116,9 @@ class Deadline(Mapping[str, float]):
         return len(self._phases)
 
     def check(self) -> None:
-        """Raises httpx.ReadTimeout if the deadline has passed."""
+        """Raises httpx2.ReadTimeout if the deadline has passed."""
         if monotonic() > self._end:
-            raise httpx.ReadTimeout("the response took too long")
+            raise httpx2.ReadTimeout("the response took too long")
 
 
 class SyncSender:
@@ -116,13 +127,13 @@ class SyncSender:
     def __init__(
         self,
         endpoint: Endpoint,
-        client: httpx.Client | None,
-        transport: httpx.BaseTransport | None,
+        client: httpx2.Client | None,
+        transport: httpx2.BaseTransport | None,
         sleep: Callable[[float], object],
     ) -> None:
-        _check_transport(client, transport)
+        _check_options(client, httpx2.Client, transport, httpx2.BaseTransport)
         self._endpoint = endpoint
-        self._client = client or httpx.Client(transport=transport, headers=USER_AGENT)
+        self._client = client or httpx2.Client(transport=transport, headers=USER_AGENT)
         self._owns_client = client is None
         self._sleep = sleep
 
@@ -135,7 +146,7 @@ class SyncSender:
             try:
                 for chunk in response.iter_bytes():
                     body.append(chunk)
-                    deadline.check()  # httpx applies the timeout to each read, not to the whole body
+                    deadline.check()  # httpx2 applies the timeout to each read, not to the whole body
             finally:
                 response.close()
         except FAILURES as error:
@@ -156,13 +167,13 @@ class AsyncSender:
     def __init__(
         self,
         endpoint: Endpoint,
-        client: httpx.AsyncClient | None,
-        transport: httpx.AsyncBaseTransport | None,
+        client: httpx2.AsyncClient | None,
+        transport: httpx2.AsyncBaseTransport | None,
         sleep: Callable[[float], Awaitable[object]] | None,
     ) -> None:
-        _check_transport(client, transport)
+        _check_options(client, httpx2.AsyncClient, transport, httpx2.AsyncBaseTransport)
         self._endpoint = endpoint
-        self._client = client or httpx.AsyncClient(transport=transport, headers=USER_AGENT)
+        self._client = client or httpx2.AsyncClient(transport=transport, headers=USER_AGENT)
         self._owns_client = client is None
         self.sleep = sleep or asyncio.sleep
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequ
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+from petstore import settings
 from petstore.changes import Change
 from petstore.errors import MissingPackage, OperatorError
 from petstore.keys import Environment
@@ -134,9 +135,7 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
         from petstore.gate.lmdb import LmdbGate
 
         return LmdbGate(gate_file(url, data), policy)
-    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
-    if scheme not in REDIS_SCHEMES:
-        raise OperatorError(f"--gate {scheme}: not supported; give a URL like redis://host:6379/0")
+    scheme = check_url(url)
     try:
         from petstore.gate.redis import RedisGate
         from petstore.gate.redis_url import open_link
@@ -149,6 +148,15 @@ def open_gate(url: str | None, data: Path, policy: GatePolicy) -> Gate:
     from petstore.gate.fallback import FallbackGate
 
     return FallbackGate(shared, gate_file(url, data), policy)
+
+
+def check_url(url: str) -> str:
+    """Returns a URL's scheme. Raises OperatorError if the URL is invalid. Error messages never contain the password."""
+    settings.check_url("--gate", url)
+    scheme = url.partition("://")[0] if "://" in url else "without a scheme"
+    if scheme not in REDIS_SCHEMES:
+        raise OperatorError(f"--gate {scheme}: not supported; give a URL like redis://host:6379/0")
+    return scheme
 
 
 async def bans_in_force(gate: Gate, now: float) -> list[Ban]:

@@ -6,9 +6,10 @@ redis-py connects and authenticates. This module decides which commands to send 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from redis.asyncio.connection import Connection
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from petstore.errors import Unavailable
@@ -66,11 +67,15 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 class SingleLink:
     """Implements `Link` with one connection to one server. After an error, the next command reconnects."""
 
-    def __init__(self, options: dict[str, Any], sentinels: "Sentinels | None" = None) -> None:
-        """`options` are the arguments for a redis-py connection, without host and port if `sentinels` is given."""
+    def __init__(self, options: dict[str, Any], sentinel: Sentinel | None = None, service: str = "") -> None:
+        """`options` are the arguments for a redis-py connection.
+
+        If `sentinel` is given, the options have no host and port, and the link connects to the service's primary.
+        """
         self._options = {**options, "socket_connect_timeout": CLIENT.gate_connection, "decode_responses": False}
         self._connection_class: Any = self._options.pop("connection_class", Connection)
-        self._sentinels = sentinels
+        self._sentinel = sentinel
+        self._service = service
         self._connection: Any = None
         self._carried_script = False  # whether the script has been run on this connection
         self._lock = asyncio.Lock()  # held during an exchange
@@ -141,8 +146,8 @@ class SingleLink:
 
     async def close(self) -> None:
         await self._disconnect(nowait=False)  # wait for the TLS shutdown
-        if self._sentinels is not None:
-            await self._sentinels.close()
+        if self._sentinel is not None:
+            await asyncio.gather(*(client.aclose() for client in self._sentinel.sentinels))
 
     async def _checked(self, reply: Any) -> Any:
         """Returns the reply. If it is an error, disconnects in case the primary has changed, and raises Unavailable."""
@@ -167,12 +172,22 @@ class SingleLink:
                 return
             await self._disconnect()
         options = dict(self._options)
-        if self._sentinels is not None:
-            options["host"], options["port"] = await self._sentinels.find_primary()
+        if self._sentinel is not None:
+            options["host"], options["port"] = await self._find_primary(self._sentinel)
         self._connection = self._connection_class(**options)
         await self._connection.connect()
         # redis-py has no public way to detect that the server has closed an idle connection.
         self._reader: asyncio.StreamReader = self._connection._reader
+
+    async def _find_primary(self, sentinel: Sentinel) -> ServerAddress:
+        try:
+            return cast(ServerAddress, await sentinel.discover_master(self._service))
+        except MasterNotFoundError:  # redis-py's message lists all options of each Sentinel, but not why it failed
+            asked = (each.sentinel_masters() for each in sentinel.sentinels)
+            replies = await asyncio.gather(*asked, return_exceptions=True)
+            failures = [str(reply) for reply in replies if isinstance(reply, Exception)]
+            cause = "; ".join(failures) or "it is down, or its name is wrong"
+            raise Unavailable(f"no Sentinel reports a working primary for {self._service}: {cause}") from None
 
     async def _disconnect(self, *, nowait: bool = True) -> None:
         connection, self._connection = self._connection, None
@@ -180,37 +195,3 @@ class SingleLink:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.disconnect(nowait=nowait)
-
-
-class Sentinels:
-    """Asks Redis Sentinels which server is the primary of a service."""
-
-    def __init__(self, servers: Sequence[ServerAddress], options: dict[str, Any], service: str) -> None:
-        """`options` are the arguments for a redis-py connection, without host and port."""
-        # Use protocol version 2, because in version 3, the reply to SENTINEL MASTER is a map.
-        self._links = [SingleLink({**options, "host": host, "port": port, "protocol": 2}) for host, port in servers]
-        self._service = service
-
-    async def find_primary(self) -> ServerAddress:
-        """Asks one Sentinel after another for the primary's address, starting with the Sentinel that last reported it.
-
-        Raises Unavailable if no Sentinel reports that the primary is up.
-        """
-        cause = "the primary is down"
-        for link in list(self._links):
-            try:
-                async with time_limit(CLIENT.gate_sentinel):
-                    reply = await link.command("SENTINEL", "MASTER", self._service)
-            except Unavailable as error:
-                cause = str(error)
-                continue
-            found = dict(zip(reply[::2], reply[1::2], strict=True))
-            flags = found[b"flags"].split(b",")
-            if b"master" in flags and not {b"s_down", b"o_down"} & set(flags):
-                self._links.sort(key=lambda each: each is not link)
-                return found[b"ip"].decode(), int(found[b"port"])
-        raise Unavailable(f"no Sentinel reports a working primary for {self._service}: {cause}")
-
-    async def close(self) -> None:
-        for link in self._links:
-            await link.close()

@@ -1,16 +1,22 @@
-"""Parses Redis URLs and creates links from them."""
+"""Parses Redis URLs and creates links from them.
 
-from collections.abc import Sequence
+redis-py parses the URL of one server. It would report an unknown option only when it connects, it ignores a database
+that is not a number, and it has no URLs for Sentinels and for several servers.
+"""
+
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import parse_url
+from redis.asyncio.sentinel import Sentinel
 
 from petstore.errors import OperatorError
-from petstore.gate import REDIS_SCHEMES
+from petstore.gate import check_url
 from petstore.gate.redis_cluster import ClusterLink
-from petstore.gate.redis_link import Sentinels, ServerAddress, SingleLink
+from petstore.gate.redis_link import ServerAddress, SingleLink
 from petstore.gate.redis_tls import TLS_OPTIONS, TlsConnection, tls_context
+from petstore.timeouts import CLIENT
 
 SERVER_OPTIONS = ("db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_keepalive",
                   "retry_on_timeout", "health_check_interval")  # fmt: skip
@@ -24,7 +30,7 @@ def open_link(url: str) -> SingleLink | ClusterLink:
     Accepts redis://host:port/db, valkey://host:port/db, redis+sentinel://host:port,host:port/name and
     redis+cluster://host:port,host:port. For TLS, use rediss, valkeys, rediss+sentinel or rediss+cluster.
     """
-    kind = urlsplit(url).scheme.partition("+")[2]
+    kind = check_url(url).partition("+")[2]
     try:
         if kind == "sentinel":
             return _sentinel_link(url)
@@ -41,11 +47,11 @@ def connection_options(url: str) -> dict[str, Any]:
     Raises ValueError if the URL is not valid.
     """
     parts = urlsplit(url)
-    if parts.scheme not in REDIS_SCHEMES:
-        raise ValueError(f"{parts.scheme}: not one of {', '.join(REDIS_SCHEMES)}")
     base, _, kind = parts.scheme.partition("+")
     tls = base in ("rediss", "valkeys")
-    _check_options(parts.query, (*OPTIONS_OF_KIND[kind], *(TLS_OPTIONS if tls else ())))
+    known = (*OPTIONS_OF_KIND[kind], *(TLS_OPTIONS if tls else ()))
+    if unknown := [name for name in parse_qs(parts.query, keep_blank_values=True) if name not in known]:
+        raise ValueError(f"{', '.join(unknown)}: unknown option; valid options: {', '.join(known) or 'none'}")
     if kind:
         parts = parts._replace(netloc=parts.netloc.rpartition("@")[0] + "@", path="")
     options: dict[str, Any] = dict(parse_url(parts._replace(scheme="redis").geturl()))
@@ -57,21 +63,12 @@ def connection_options(url: str) -> dict[str, Any]:
     return options
 
 
-def _check_options(query: str, known: Sequence[str]) -> None:
-    """Raises ValueError for unknown options, because redis-py would not report them until it connects."""
-    unknown = [name for name in parse_qs(query, keep_blank_values=True) if name not in known]
-    if not all(map(str.isidentifier, unknown)):
-        raise ValueError("the query is not valid; write ? and @ in a password as %3F and %40")
-    if unknown:
-        raise ValueError(f"{', '.join(unknown)}: unknown option; valid options: {', '.join(known) or 'none'}")
-
-
 def _servers(url: str) -> list[ServerAddress]:
     """Returns the servers listed in a URL. Raises ValueError if the list is not valid."""
     servers = []
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         host, _, port = server.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port:
             raise ValueError(f"{server}: write each server as host:port, separated by commas")
         servers.append((host.strip("[]"), int(port)))
     return servers
@@ -86,5 +83,10 @@ def _sentinel_link(url: str) -> SingleLink:
     options = connection_options(url)
     # The credentials in the URL are for the Redis servers. The Sentinels may use separate credentials or none.
     login = {name.removeprefix("sentinel_"): options.pop(name) for name in SENTINEL_OPTIONS if name in options}
-    for_sentinels = {name: value for name, value in options.items() if name not in ("username", "password")}
-    return SingleLink(options, Sentinels(_servers(url), {**for_sentinels, **login}, service))
+    shared = {name: value for name, value in options.items() if name not in ("username", "password")}
+    shared |= {"socket_connect_timeout": CLIENT.gate_sentinel, "socket_timeout": CLIENT.gate_sentinel}
+    sentinel = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py declares no types for it
+    sentinel.sentinels = [
+        Redis.from_pool(ConnectionPool(host=host, port=port, **shared, **login)) for host, port in _servers(url)
+    ]
+    return SingleLink(options, sentinel, service)

@@ -2,11 +2,10 @@
 
 import re
 import string
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -129,14 +128,16 @@ class Migration(NamedTuple):
     sql: str
 
 
-@cache
-def known_migrations(backend: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
-    """Returns a backend's migrations, in order. The first one creates all tables in an empty store."""
-    files = resources.files("petstore.store").joinpath("migrations", backend).iterdir()
-    return tuple(sorted(Migration(int(file.name[:4]), file.read_text()) for file in files))
+_FILES = sorted(resources.files("petstore.store").joinpath("migrations").iterdir(), key=lambda file: file.name)
+NEWEST_SCHEMA = int(_FILES[-1].name[:4])
 
 
-NEWEST_SCHEMA = known_migrations("sqlite")[-1].version
+def migrations_in(types: Mapping[str, str]) -> tuple[Migration, ...]:
+    """Returns all migrations in a backend's dialect, in order. The first one creates all tables in an empty store.
+
+    `types` maps the names in braces to the backend's spelling.
+    """
+    return tuple(Migration(int(file.name[:4]), file.read_text().format(**types)) for file in _FILES)
 
 
 def pending(migrations: Sequence[Migration], version: int) -> list[Migration]:

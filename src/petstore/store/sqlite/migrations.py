@@ -7,12 +7,21 @@ from pathlib import Path
 import apsw
 
 from petstore.errors import OperatorError
-from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, known_migrations, pending
+from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, migrations_in, pending
 from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
 
 APPLICATION_ID = 0x50657453  # "PetS" in ASCII; stored in the header of every file written by Petstore 1.0 or later
 RESTORE = "restore a backup with `petstore restore FILE --force`, which keeps the current files"
-KNOWN = known_migrations("sqlite")
+TYPES = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "integer": "INTEGER",
+    "real": "REAL",
+    "bytes": "BLOB",
+    "key": "text",
+    "strict": " STRICT",
+    "clustered": " STRICT, WITHOUT ROWID",
+}
+KNOWN = migrations_in(TYPES)
 
 # The byte positions of three values at the beginning of a file: user_version, application_id, and the number of
 # entries in the schema.
