@@ -78,9 +78,7 @@ def _options(command: click.Command, prefix: str, without: Iterable[str] = ()) -
         if not isinstance(option, click.Option) or option.hidden or option.name in without:
             continue
         variable = option.envvar if isinstance(option.envvar, str) else f"{prefix}_{option.name}".upper()
-        about, _, default = (option.help or "").partition(" [default: ")
-        default = default.rstrip("]") or _default(option, context)
-        rows.append((f"`{option.opts[0]}`", f"`{variable}`", default, about))
+        rows.append((f"`{option.opts[0]}`", f"`{variable}`", _default(option, context), option.help or ""))
     return _table(("option", "variable", "default", "meaning"), rows)
 
 

@@ -3,9 +3,9 @@
 import difflib
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -16,12 +16,13 @@ from petstore.files import os_errors_of
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
-from petstore.settings import Settings, check_url
+from petstore.settings import DECLARED, Option, Settings, check_url
 from petstore.usage import calendar_month
 from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_DEFAULTS = Settings()
 URL_FILE_MAX = 64 * 1024  # bytes
 
 
@@ -151,27 +152,51 @@ class Duration(click.ParamType[float]):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def setting_option(name: str, **changes: Any) -> Callable[[F], F]:
+    """Adds the option that `Settings` declares for a setting. `changes` replaces arguments of `click.option`."""
+    kind, declared = DECLARED[name]
+    is_list = get_origin(kind) is tuple
+    arguments = {
+        "help": declared.help + (" Repeatable." if is_list else ""),
+        "type": _parameter_type(kind, declared),
+        "is_flag": kind is bool,
+        "multiple": is_list,
+        "default": getattr(_DEFAULTS, name),
+        "show_default": declared.default or True,
+        "metavar": declared.metavar,
+        "envvar": f"PETSTORE_{name}".upper() if declared.selects_data else None,
+        "hidden": declared.hidden,
+    }
+    option = click.option(declared.name or f"--{name.replace('_', '-')}", name, **(arguments | changes))
+    if not declared.in_file:
+        return option
+    file = click.option(
+        f"--{name}-file", envvar=f"PETSTORE_{name}_FILE".upper(), metavar="FILE", type=click.Path(path_type=Path),
+        help=f"Read the {name}'s URL from this file, to keep the password out of the process list.",
+    )  # fmt: skip
+    return lambda command: option(file(command))
+
+
+def _parameter_type(kind: Any, declared: Option) -> click.ParamType[Any] | None:
+    if kind is int:
+        return WholeNumber(declared.least, declared.most)
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if Path in (kind, *get_args(kind)):
+        return click.Path(path_type=Path, dir_okay=declared.metavar == "DIR")
+    return None
+
+
+def setting_options(command: F, names: Iterable[str] = DECLARED) -> F:
+    """Adds the options for these settings."""
+    for name in reversed([*names]):
+        command = setting_option(name)(command)
+    return command
+
+
 def backend_options(command: F) -> F:
     """Adds the options that select the data, such as --data, --store and --gate. See `settings_from`."""
-    for option in (
-        click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
-                     metavar="FILE", hidden=True,
-                     help="For tests. A file that contains the number of seconds to add to the clock."),
-        click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
-                     help="Use this if PostgreSQL is behind PgBouncer in transaction mode."),
-        click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="Read the gate's URL from this file, to keep the password out of the process list."),
-        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate's URL: redis://… [default: a file in DIR]"),
-        click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="Read the store's URL from this file, to keep the password out of the process list."),
-        click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
-                     help="The store's URL: postgresql://… [default: files in DIR]"),
-        click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
-                     default=Settings().data, show_default=True, help="The data directory."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    return setting_options(command, [name for name, (_, declared) in DECLARED.items() if declared.selects_data])
 
 
 def data_options(command: F) -> F:
