@@ -34,8 +34,8 @@ class Option(NamedTuple):
     """
 
     help: str
-    least: int | None = None  # a number must have both
-    most: int | None = None
+    least: int = 0  # the range of a number
+    most: int = 0
     metavar: str | None = None  # the placeholder for the value
     default: str | None = None  # describes the default if the value does not
     name: str | None = None  # the option, if it is not named after the field

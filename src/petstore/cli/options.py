@@ -1,9 +1,8 @@
 """Options and parameter types shared by several commands."""
 
-import difflib
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -56,54 +55,24 @@ class Command(click.Command):
 class Group(click.Group):
     command_class = Command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.list_commands(ctx), ctx)
-        return super().resolve_command(ctx, args)
 
-
-def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> click.UsageError:
-    alike = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {alike[0]}?" if alike else f"use one of {', '.join(known)}."
-    return click.UsageError(f"No such command '{name}': {hint}", ctx)
-
-
-class WholeNumber(click.IntRange):
-    """A whole number in a range. Error messages state the range, but the help page does not."""
+class WholeNumber(click.ParamType[int]):
+    """A whole number from `least` to `most`. Error messages state the range, and the help page does not."""
 
     name = "n"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not {self._in_words()}.", param, ctx)
-
-    def _in_words(self) -> str:
-        if self.max is None:
-            return f"a whole number of at least {self.min:,}"
-        return f"a whole number from {self.min:,} to {self.max:,}"
-
-    def _describe_range(self) -> str:
-        return ""
-
-
-class Int64(click.ParamType[int]):
-    """A 64-bit integer. Error messages and the help page do not state the limits of the 64-bit range."""
-
-    name = "integer"
-
-    def __init__(self, least: int = INT64_MIN) -> None:
-        self._range = click.IntRange(least, INT64_MAX)
+    def __init__(self, least: int = INT64_MIN, most: int = INT64_MAX) -> None:
+        self._range = click.IntRange(least, most)
+        if most < INT64_MAX:
+            self._in_words = f"a whole number from {least:,} to {most:,}"
+        else:
+            self._in_words = "a 64-bit whole number" + (f" of at least {least}" if least > INT64_MIN else "")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return self._range.convert(value, param, ctx)
         except click.BadParameter:
-            least = f" of at least {self._range.min}" if self._range.min != INT64_MIN else ""
-            self.fail(f"{value!r} is not a 64-bit whole number{least}.", param, ctx)
+            self.fail(f"{value!r} is not {self._in_words}.", param, ctx)
 
 
 class Month(click.ParamType[str]):
