@@ -1,17 +1,21 @@
 """Two operators edit the same key or animal at the same time, in separate sessions and without scripts."""
 
-import html
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from harness.commands import Commands
-from harness.consoles import Console, ConsoleClient, cells, text_of
+from harness.consoles import Console, ConsoleClient, text_of
 from harness.servers import Server
+from petstore.edits import unit_in_words
+from petstore.keys import KEY_UNITS, ApiKey
+from petstore.wording import when
 
 
 class Fields(HTMLParser):
@@ -55,10 +59,13 @@ def fields_of(page: httpx.Response) -> dict[str, Any]:
     return fields.values
 
 
-def keep_of(page: httpx.Response) -> str:
-    """Returns the value of the button that keeps the saved values."""
-    (value,) = re.findall(r'<button name="keep" value="([^"]*)">Keep theirs</button>', page.text)
-    return html.unescape(value)
+def saved_values(page: httpx.Response) -> dict[str, str]:
+    """Returns the saved values that the form shows, each by the title of its field."""
+    found = {}
+    for before, after in pairwise(page.text.split('<span class="conflict">')):
+        title = re.findall(r"<(?:label|legend)>([\w ]+)", before)[-1].strip()
+        found[title] = text_of(httpx.Response(200, text=after.partition("</span>")[0])).removeprefix("Saved value: ")
+    return found
 
 
 @pytest.fixture
@@ -158,24 +165,23 @@ def test_a_form_that_is_saved_as_it_is_changes_nothing(
 # The same unit
 
 
-def test_both_values_of_a_key_are_shown_and_the_answer_is_saved(
+def test_saved_values_of_a_key_are_shown_and_saving_again_replaces_them(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient
 ) -> None:
     path = open_key(operator)
     ours, theirs = fields_of(operator.get(path)), fields_of(colleague.get(path))
     colleague.submit(path, **{**theirs, "name": "Grace", "plan": "business", "scope": "read"})
     limits = {"plan": "enterprise", "per_minute": "7", "per_day": "70"}
-    asked = operator.post(path, **{**ours, "name": "Bob", "contact": "bob@example.com", **limits})
-    assert asked.status_code == 409
-    assert f"Changed by {Commands(server).entries()[0].actor} since you opened this form: name, plan." in text_of(asked)
-    assert cells(asked, "Field") == ["name", "plan"]
-    assert cells(asked, "Theirs") == ["Grace", "business, per minute 1,000, per day 100,000"]
-    assert cells(asked, "Yours") == ["Bob", "enterprise, per minute 7, per day 70"]
-    assert '<details class="panel" id="change" open>' in asked.text
+    refused = operator.post(path, **{**ours, "name": "Bob", "contact": "bob@example.com", **limits})
+    assert refused.status_code == 409
+    said = f"Changed by {Commands(server).entries()[0].actor} since you opened this form: name, plan."
+    assert f"{said} Nothing has been saved. Save again to overwrite these values." in text_of(refused)
+    assert saved_values(refused) == {"Name": "Grace", "Plan": "business, per minute 1,000, per day 100,000"}
+    assert '<details class="panel" id="change" open>' in refused.text
     key = key_at(server, path)
     assert (key["name"], key["plan"], key["contact"]) == ("Grace", "business", "ada@example.com")
 
-    again = fields_of(asked)
+    again = fields_of(refused)
     assert (again["name"], again["plan"], again["scope"]) == (["Bob"], ["enterprise"], ["read"])
     operator.submit(path, **again)
     key = key_at(server, path)
@@ -185,45 +191,55 @@ def test_both_values_of_a_key_are_shown_and_the_answer_is_saved(
     assert "name Grace → Bob" in detail and "plan business → enterprise" in detail and "scopes" not in detail
 
 
-def test_the_saved_values_can_be_kept_and_the_other_changes_are_saved(
+def test_a_saved_value_can_be_kept_and_the_other_changes_are_saved(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient
 ) -> None:
     path = open_key(operator)
     ours = fields_of(operator.get(path))
     colleague.submit(path, **{**fields_of(colleague.get(path)), "name": "Grace", "expires": "90d"})
-    asked = operator.post(path, **{**ours, "name": "Bob", "expires": "30d", "contact": ""})
-    assert asked.status_code == 409 and cells(asked, "Field") == ["name", "expires"]
+    refused = operator.post(path, **{**ours, "name": "Bob", "expires": "30d", "contact": ""})
     expires = key_at(server, path)["expires"]
-    page = operator.submit(path, **fields_of(asked), keep=keep_of(asked))
+    assert saved_values(refused) == {"Name": "Grace", "Expires after": when(expires)}
+    assert fields_of(refused)["expires"] == ["30d"]
+    page = operator.submit(path, **{**fields_of(refused), "name": "Grace", "expires": ""})
     assert "The key was changed." in text_of(page)
     key = key_at(server, path)
     assert (key["name"], key["expires"], key["contact"]) == ("Grace", expires, "")
     assert Commands(server).entries()[0].detail == 'contact ada@example.com → ""'
 
-    asked = operator.post(path, **{**ours, "name": "Bob"})
-    kept = operator.submit(path, **fields_of(asked), keep=keep_of(asked))
-    assert "Nothing was changed" in text_of(kept) and key_at(server, path)["name"] == "Grace"
 
-
-def test_both_values_of_an_animal_are_shown_and_the_answer_is_saved(
+def test_saved_values_of_an_animal_are_shown_and_saving_again_replaces_them(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient
 ) -> None:
     path = f"/live/animals/{operator.add_pet('Rex')}"
     ours = fields_of(operator.get(path))
     colleague.submit(path, **{**fields_of(colleague.get(path)), "name": "<Grace>", "status": "sold"})
-    asked = operator.post(path, **{**ours, "name": "Bob", "categoryId": "8"})
-    assert asked.status_code == 409
-    assert (cells(asked, "Theirs"), cells(asked, "Yours")) == (["<Grace>"], ["Bob"])
+    refused = operator.post(path, **{**ours, "name": "Bob", "categoryId": "8"})
+    assert refused.status_code == 409 and saved_values(refused) == {"Name": "<Grace>"}
     pet = pet_at(server, path)
     assert (pet["name"], pet["categoryId"]) == ("<Grace>", 7)
-    operator.submit(path, **fields_of(asked))
+    operator.submit(path, **fields_of(refused))
     pet = pet_at(server, path)
     assert (pet["name"], pet["categoryId"], pet["status"]) == ("Bob", 8, "sold")
     assert Commands(server).entries()[0].detail == "name <Grace> → Bob; category id 7 → 8"
 
 
+def test_the_form_of_a_key_shows_the_saved_value_of_every_unit(
+    server: Server, operator: ConsoleClient, colleague: ConsoleClient
+) -> None:
+    path = open_key(operator)
+    ours = fields_of(operator.get(path))
+    theirs = {"name": "Grace", "contact": "g@example.com", "plan": "business", "scope": "read", "expires": "90d"}
+    colleague.submit(path, **{**fields_of(colleague.get(path)), **theirs})
+    other = {"name": "Bob", "contact": "b@example.com", "plan": "pro", "scope": "write", "expires": "30d"}
+    shown = saved_values(operator.post(path, **{**ours, **other})).values()
+    key = msgspec.convert(key_at(server, path), ApiKey)
+    units = [unit for unit in KEY_UNITS if unit != ("suspended",)]  # which the form does not change
+    assert sorted(shown) == sorted(unit_in_words(key, unit) for unit in units), "keys/fields.html lacks a saved_value"
+
+
 @pytest.mark.parametrize("kind", ["key", "animal"])
-def test_an_answer_asks_again_if_the_value_has_changed_once_more(
+def test_a_third_change_is_shown_again(
     server: Server, operator: ConsoleClient, colleague: ConsoleClient, kind: str
 ) -> None:
     path = open_key(operator) if kind == "key" else f"/live/animals/{operator.add_pet('Rex')}"
@@ -231,7 +247,7 @@ def test_an_answer_asks_again_if_the_value_has_changed_once_more(
     for name in ("Grace", "Eve"):
         colleague.submit(path, **{**fields_of(colleague.get(path)), "name": name})
         asked = operator.post(path, **fields)
-        assert asked.status_code == 409 and cells(asked, "Theirs") == [name]
+        assert asked.status_code == 409 and saved_values(asked) == {"Name": name}
         fields = fields_of(asked)
     operator.submit(path, **fields)
     assert Commands(server).entries()[0].detail == "name Eve → Bob"

@@ -139,6 +139,17 @@ def test_what_is_typed_in_the_forms_arrives(page: Page, server: Server) -> None:
     assert changed(with_id(pet_id, SECOND), read(server, pet_id)) == [], "the edit form lost these values"
 
 
+def test_the_edit_form_shows_the_saved_value_of_every_member(
+    server: Server, operator: ConsoleClient, console: Console, new_name: Callable[[], str]
+) -> None:
+    pet = added(server, msgspec.structs.replace(LEAST, name="Third", category_id=473))
+    path, base = f"/live/animals/{pet.id}", msgspec.json.encode(pet).decode()
+    console.sign_in(new_name()).submit(path, **texts(SECOND), base=base)
+    refused = operator.post(path, **texts(FIRST), base=base)
+    shown = re.findall(r"Saved value: <bdi>(.*?)</bdi>", refused.text)
+    assert sorted(shown) == sorted(texts(SECOND).values()), "pets/fields.html lacks a saved_value"
+
+
 @pytest.mark.on("sqlite-lmdb")
 def test_an_animal_with_only_what_is_required_can_be_saved_as_it_is(page: Page, server: Server) -> None:
     pet = added(server, LEAST)

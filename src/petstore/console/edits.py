@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from petstore.audit import FoundEntries
 from petstore.console.forms import Form
-from petstore.edits import SOMEONE, Conflict, Unit, field_in_words, given, unit_in_words, without_unchanged
+from petstore.edits import SOMEONE, Conflict, Unit, field_in_words, unit_in_words, without_unchanged
 
 R = TypeVar("R", bound=msgspec.Struct)  # a key or an animal
 C = TypeVar("C", bound=msgspec.Struct)  # changes to R
@@ -33,46 +33,31 @@ def base_of(form: Form, kind: type[R]) -> R | None:
 def changes_in(
     form: Form, base: R | None, units: Sequence[Unit], form_of: Callable[[R], Form], parse: Callable[[Form], C]
 ) -> C:
-    """Returns the changes that the operator made in the form. Raises whatever `parse` raises.
-
-    If the operator chose to keep the saved values after a conflict, the field `keep` lists the units to leave
-    unchanged.
-    """
+    """Returns the changes that the operator made in the form. Raises whatever `parse` raises."""
     wanted = parse(form)
-    if base is None:
-        return wanted
-    kept = form.text("keep").split()
     # Parse the base in the same way as the form. Otherwise, a saved name with a trailing space would seem to differ.
-    return without_unchanged(wanted, parse(form_of(base)), [unit for unit in units if unit[0] not in kept])
-
-
-def done_message(form: Form, changes: msgspec.Struct, changed: str) -> str:
-    return changed if given(changes) or not form.text("keep") else "Nothing was changed. The saved values were kept."
+    return wanted if base is None else without_unchanged(wanted, parse(form_of(base)), units)
 
 
 def edit_context(record: R | None, form: Form | None, error: Exception | None) -> dict[str, Any]:
     """Returns the template context for an edit form. `form` is the submitted form if saving it failed."""
-    if isinstance(error, Conflict):
-        conflicts = [
-            (field_in_words(unit[0]), unit_in_words(error.current, unit), unit_in_words(error.wanted, unit))
-            for unit in error.units
-        ]
-        keep = " ".join(unit[0] for unit in error.units)
-        return {"base_record": _encoded(error.current), "conflicts": conflicts, "keep": keep}
-    base = (form.text("base") if form else "") or _encoded(record)
-    return {"base_record": base, "conflicts": [], "keep": ""}
+    if isinstance(error, Conflict):  # when the operator saves again, compare with what the colleague has saved
+        saved = {unit[0]: unit_in_words(error.current, unit) for unit in error.units}
+        return {"base_record": _encoded(error.current), "conflicts": saved}
+    return {"base_record": (form.text("base") if form else "") or _encoded(record), "conflicts": {}}
 
 
 def with_colleague(message: str, error: Exception | None, found: FoundEntries) -> str:
-    """Replaces "someone else" in a Conflict's message with the name of the operator who made the conflicting change.
+    """Completes the message of a Conflict for a form that shows the saved values. Returns other messages unchanged.
 
-    Returns the message unchanged if the audit entries do not show who made the change.
+    Replaces "someone else" with the operator who made the conflicting change, unless the audit entries do not show who
+    it was.
     """
     if not isinstance(error, Conflict):
         return message
     names = tuple(f"{field_in_words(unit[0])} " for unit in error.units)
     by = (entry.actor for _, entry in found.entries if any(part.startswith(names) for part in entry.detail.split("; ")))
-    return message.replace(SOMEONE, next(by, SOMEONE), 1)
+    return message.replace(SOMEONE, next(by, SOMEONE), 1) + " Save again to overwrite these values."
 
 
 def _encoded(record: msgspec.Struct | None) -> str:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from petstore.admin.charts import key_bars
 from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.admin.keys import KeyActions
-from petstore.console.edits import base_of, changes_in, done_message, edit_context, with_colleague
+from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
 from petstore.edits import Conflict
@@ -182,8 +182,7 @@ async def change(request: ConsoleRequest) -> Response:
         await request.admin.keys.update(key_id, changes, base)
     except (OperatorError, Unavailable) as error:
         return await show(request, form, error=error)
-    done = "The key was changed. The change takes effect with the next request."
-    request.flash(done_message(form, changes, done))
+    request.flash("The key was changed. The change takes effect with the next request.")
     return request.redirect(f"/keys/{key_id}")
 
 
