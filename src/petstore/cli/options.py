@@ -167,8 +167,9 @@ def backend_options(command: F) -> F:
                      help="Read the store's URL from this file, to keep the password out of the process list."),
         click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
                      help="The store's URL: postgresql://… [default: files in DIR]"),
-        click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", type=click.Path(path_type=Path),
-                     default=Settings().data, show_default=True, help="The data directory."),
+        click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", default=Settings().data, show_default=True,
+                     # data_dir.py says which user may read it
+                     type=click.Path(path_type=Path, readable=False), help="The data directory."),
     ):  # fmt: skip
         command = option(command)
     return command

@@ -3,9 +3,11 @@
 Any zip program can open it. `manifest.json` records the members, the time of the backup, and the Petstore version.
 """
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from typing import IO, Annotated
 import msgspec
 
 from petstore.errors import OperatorError
-from petstore.files import open_regular, os_errors_of, sync
+from petstore.files import open_file, os_errors_of, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -24,7 +26,6 @@ MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
 READ_MAX = 4 * CHUNK  # the maximum number of bytes that zipfile may read at a time
 CHECKSUM = 64  # hexadecimal digits of the SHA-256 in the zip file's comment
-NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
 
@@ -83,7 +84,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 def create_private(path: Path) -> IO[bytes]:
     """Creates a file that only its owner can read. Raises OSError, for example if the file already exists."""
-    return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
+    return os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "wb+")
 
 
 def read(path: Path) -> Manifest:
@@ -140,7 +141,7 @@ def sha256_of(path: Path) -> str:
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Verifies the checksum and opens the zip file. Raises OperatorError on failure."""
     try:
-        with os_errors_of(path), _BoundedFile(path, opener=open_regular) as file:
+        with os_errors_of(path), _BoundedFile(path, opener=_open_regular) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - CHECKSUM))
             checksum = file.read(CHECKSUM)
@@ -156,6 +157,15 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise Damaged(f"{path}: is not a Petstore backup") from error
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a regular file and returns its descriptor. Raises OSError, for example if the path is a pipe."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK, because opening a pipe could block
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return file
 
 
 class _BoundedFile(io.FileIO):
