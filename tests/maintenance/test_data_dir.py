@@ -179,13 +179,19 @@ def test_root_may_create_the_link_to_a_directory() -> None:
 
 
 @only_as_root
-@pytest.mark.parametrize("how", ["owned by another user", "writable by every user", "reached through a link"])
+@pytest.mark.parametrize(
+    "how", ["owned by another user", "writable by every user", "with a link to it", "behind a link"]
+)
 def test_a_directory_that_another_user_could_replace_is_refused(used: Commands, tmp_path: Path, how: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    data = used.data.rename(other / "data")
-    if how == "reached through a link":
-        data = tmp_path / "link"
+    data = other / "data"
+    if how == "with a link to it":
+        data.symlink_to(used.data)
+    else:
+        used.data.rename(data)
+    if how == "behind a link":
+        data = tmp_path / "data"
         data.symlink_to(other / "data")
     used.text("keys", "list", "--data", str(data))
     if how == "writable by every user":
