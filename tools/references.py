@@ -17,7 +17,7 @@ from petstore.cli.serve import serve
 from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.observability.events import EVENTS
 from petstore.observability.metrics import METRICS
-from petstore.verify.checks import CHECKS, OPTIONS, Check
+from petstore.verify.checks import CHECKS, OPTIONS
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -78,9 +78,7 @@ def _options(command: click.Command, prefix: str, without: Iterable[str] = ()) -
         if not isinstance(option, click.Option) or option.hidden or option.name in without:
             continue
         variable = option.envvar if isinstance(option.envvar, str) else f"{prefix}_{option.name}".upper()
-        about, _, default = (option.help or "").partition(" [default: ")
-        default = default.rstrip("]") or _default(option, context)
-        rows.append((f"`{option.opts[0]}`", f"`{variable}`", default, about))
+        rows.append((f"`{option.opts[0]}`", f"`{variable}`", _default(option, context), option.help or ""))
     return _table(("option", "variable", "default", "meaning"), rows)
 
 
@@ -113,30 +111,19 @@ def _events() -> str:
 def _checks() -> str:
     rows = (
         (
-            f"`{check.name}`",
+            f"[`{check.name}`](../../src/petstore/verify/{check.topic}.py)",
             check.level,
             check.promise,
-            _source(check),
             "; ".join(OPTIONS[need] for need in check.needs),
         )
         for check in CHECKS
     )
     return (
         "# Checks of a deployment\n\n`petstore verify` runs these checks"
-        " [after every deployment](../operating.md#after-every-deployment). `spec` is what the specification says;"
-        " `contract` is what this service promises beyond it.\n\n"
-        + _table(("check", "level", "promise", "made in", "needs"), rows)
+        " [after every deployment](../operating.md#after-every-deployment). `spec` is what the specification says."
+        " `contract` is what this service promises beyond it and a deployment can break.\n\n"
+        + _table(("check", "level", "promise", "needs"), rows)
     )
-
-
-def _source(check: Check) -> str:
-    if check.level == "spec":
-        return f"the specification, {check.source}"
-    return f"[{check.source}](../api.md#{_anchor(check.source)})"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
 
 
 def _figures() -> str:

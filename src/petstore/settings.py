@@ -1,65 +1,128 @@
 """The operator's settings, in a single immutable object that validates them. See docs/reference/settings.md."""
 
+import contextlib
 import ipaddress
+import math
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from petstore.errors import OperatorError
 from petstore.keys import LIMIT_MAX, Environment
+from petstore.rate_limits import STRIKES_MAX
 from petstore.usage import USAGE_DAYS
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
 HOST_MAX = 300  # the maximum length of a host name and port; DNS names are shorter
 DEFAULT_PORTS = {"http": 80, "https": 443}
-# The minimum and maximum of each numeric setting.
-RANGES = {
-    "port": (1, 65_535),
-    "workers": (1, 256),
-    "address_per_minute": (1, LIMIT_MAX),
-    "connections_per_address": (1, 10**6),
-    "ban_seconds": (1, 10**9),
-    "ban_ceiling": (1, 10**9),
-    "ban_strikes": (0, LIMIT_MAX),  # 0 means the key's per-minute limit, capped at STRIKES_MAX
-    "postgres_pool": (1, 1_000),
-    "usage_days": (31, 100_000),
-}
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+").fullmatch
+WORKERS_MAX = 8  # by default
+_ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/?#@\s]+").fullmatch
+
+Texts = tuple[str, ...]
+
+
+class Option(NamedTuple):
+    """How operators give a setting.
+
+    The command line, the environment variables and docs/reference/settings.md are derived from it and from the type,
+    the name and the default of the field.
+    """
+
+    help: str
+    least: int = 0  # the range of a number
+    most: int = 0
+    metavar: str | None = None  # the placeholder for the value
+    default: str | None = None  # describes the default if the value does not
+    name: str | None = None  # the option, if it is not named after the field
+    selects_data: bool = False  # whether all commands that use the data have this option
+    in_file: bool = False  # whether there is a second option, which names a file that contains the value
+    hidden: bool = False
+
+
+def default_workers() -> int:
+    """Returns the number of cores that this process's CPU affinity and cgroup quota allow, up to WORKERS_MAX."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means that there is no quota; int() rejects it
+    return max(1, min(cores, WORKERS_MAX))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    data: Path = Path("petstore-data")
-    store: str | None = None
-    gate: str | None = None
-    gate_outage: Literal["degrade", "refuse"] = "degrade"
-    postgres_pool: int = 8
-    pgbouncer: bool = False
+    data: Annotated[Path, Option("The data directory.", metavar="DIR", selects_data=True)] = Path("petstore-data")
+    store: Annotated[
+        str | None,
+        Option(
+            "The store's URL: postgresql://…", metavar="URL", default="files in DIR", selects_data=True, in_file=True
+        ),
+    ] = None
+    gate: Annotated[
+        str | None,
+        Option("The gate's URL: redis://…", metavar="URL", default="a file in DIR", selects_data=True, in_file=True),
+    ] = None
+    pgbouncer: Annotated[
+        bool, Option("Use this if PostgreSQL is behind PgBouncer in transaction mode.", selects_data=True)
+    ] = False
+    clock_file: Annotated[
+        Path | None,
+        Option("For tests. A file with the number of seconds to add to the clock.", selects_data=True, hidden=True),
+    ] = None
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    workers: int = 1
-    public_url: str | None = None
-    staging_url: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    access_log: bool = False
+    host: Annotated[str, Option("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("The port to listen on.", 1, 65_535)] = 8080
+    workers: Annotated[
+        int, Option("Number of worker processes.", 1, 256, default=f"one per core, at most {WORKERS_MAX}")
+    ] = msgspec.field(default_factory=default_workers)
+    public_url: Annotated[
+        str | None, Option("The address that clients use. It is also used in absolute links.", metavar="URL")
+    ] = None
+    staging_url: Annotated[
+        str | None,
+        Option("A separate address for staging. At this address, staging is also available under /v1.", metavar="URL"),
+    ] = None
+    tls_cert: Annotated[Path | None, Option("PEM file with the certificate chain. Enables HTTPS.")] = None
+    tls_key: Annotated[Path | None, Option("PEM file with the certificate's private key.")] = None
+    access_log: Annotated[bool, Option("Log every request.")] = False
 
-    cors_origins: tuple[str, ...] = ()
-    trusted_proxies: tuple[str, ...] = ()
-    metrics_from: tuple[str, ...] = ()
-    ietf_headers: bool = False
+    cors_origins: Annotated[
+        Texts, Option("Allow requests from web pages with this origin.", metavar="ORIGIN", name="--cors-origin")
+    ] = ()
+    trusted_proxies: Annotated[
+        Texts, Option("Trust X-Forwarded-For headers from this network.", metavar="NETWORK", name="--trusted-proxy")
+    ] = ()
+    metrics_from: Annotated[
+        Texts, Option("Allow access to /metrics from this network, in addition to this machine.", metavar="NETWORK")
+    ] = ()
+    ietf_headers: Annotated[
+        bool, Option("Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")
+    ] = False
 
-    address_per_minute: int = 600
-    connections_per_address: int = 4096
-    ban_seconds: int = 60
-    ban_ceiling: int = 3600
-    ban_strikes: int = 0
-    usage_days: int = USAGE_DAYS
-    clock_file: Path | None = None
+    address_per_minute: Annotated[
+        int, Option("Maximum requests per minute that a client address can send without a valid key.", 1, LIMIT_MAX)
+    ] = 600
+    connections_per_address: Annotated[
+        int, Option("Maximum number of connections from each client address to each worker.", 1, 10**6)
+    ] = 4096
+    ban_seconds: Annotated[
+        int, Option("Length of a key's first ban, in seconds. Each further ban lasts twice as long.", 1, 10**9)
+    ] = 60
+    ban_ceiling: Annotated[int, Option("Maximum length of a ban, in seconds.", 1, 10**9)] = 3600
+    ban_strikes: Annotated[
+        int,
+        Option("Maximum number of consecutive refused requests. One more refused request bans the key.", 0, LIMIT_MAX,
+               default=f"the key's per-minute limit, at most {STRIKES_MAX:,}")
+    ] = 0  # fmt: skip
+    gate_outage: Annotated[
+        Literal["degrade", "refuse"],
+        Option("While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse)."),
+    ] = "degrade"
+    postgres_pool: Annotated[int, Option("Maximum number of connections from each worker to PostgreSQL.", 1, 1_000)] = 8
+    usage_days: Annotated[int, Option("Number of days to keep hourly usage.", 31, 100_000)] = USAGE_DAYS
 
     @property
     def public_base(self) -> str:
@@ -74,9 +137,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises OperatorError for the first setting that is not valid. Does not open files or connections."""
-        for name, (least, most) in RANGES.items():
-            if not least <= getattr(self, name) <= most:
-                raise OperatorError(f"{_option(name)} {getattr(self, name)}: must be from {least} to {most}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise OperatorError("--tls-cert and --tls-key must be used together")
         _check_networks("--trusted-proxy", self.trusted_proxies)
@@ -97,13 +157,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-_NUMBERS = {field.name for field in msgspec.structs.fields(Settings) if field.type is int}
-if unmatched := RANGES.keys() ^ _NUMBERS:
-    raise ValueError(f"each number in Settings must have one row in RANGES: {', '.join(sorted(unmatched))}")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+# Maps each setting to its type and its option.
+DECLARED: dict[str, tuple[Any, Option]] = {
+    name: get_args(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()
+}
 
 
 def _check_networks(option: str, networks: tuple[str, ...]) -> None:

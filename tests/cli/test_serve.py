@@ -182,20 +182,6 @@ def test_host_that_cannot_be_found_is_one_line_and_exit_code_2(tmp_path: Path, h
     serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--host", host])
 
 
-@pytest.mark.parametrize(
-    ("written", "sent"),
-    [
-        ("https://Shop.example.com:443", "https://shop.example.com"), ("HTTP://shop:80", "http://shop"),
-        ("http://[::1]:80", "http://[::1]"), ("http://[::80]", "http://[::80]"),
-        ("http://shop:443", "http://shop:443"), ("https://shop:80", "https://shop:80"),
-        ("http://localhost:3000", "http://localhost:3000"), ("*", "*"),
-    ],
-)  # fmt: skip
-def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None:
-    options = serve_command.serve.make_context("petstore", ["--cors-origin", written]).params
-    assert options["cors_origins"] == (sent,)
-
-
 @pytest.mark.parametrize("below", ["file", "file/data"])
 def test_data_directory_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a directory")

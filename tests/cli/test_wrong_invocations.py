@@ -9,8 +9,8 @@ from harness.servers import Server
 
 # Arguments and a part of the message. KEY is a key's id, DIR an empty directory, and animals.csv an imported file.
 WRONG = [
-    ("frobnicate", "use one of serve, keys, pets"),
-    ("serv", "did you mean serve?"),
+    ("frobnicate", "No such command 'frobnicate'. (see "),
+    ("serv", "Did you mean 'serve'?"),
     ("--verison", "Did you mean '--version'?"),
     ("serve --port 70000", "is not a whole number from 1 to 65,535"),
     ("serve --port eighty", "is not a whole number from 1 to 65,535"),
@@ -25,8 +25,8 @@ WRONG = [
     ("serve --gate memcached://localhost", "give a URL like redis://host:6379/0"),
     ("serve --host 300.1.1.1", "no such address"),
     ("serve extra", "unexpected extra argument (extra) (see "),
-    ("keys make", "use one of create, end-overlap, identify, list"),
-    ("keys crate", "did you mean create?"),
+    ("keys make", "No such command 'make'. (see "),
+    ("keys crate", "(Did you mean one of: 'create', 'rotate'?) (see "),
     ("keys create", "Missing option '--plan'. Choose from: free, pro, business, enterprise"),
     ("keys create --plan gold", "is not one of 'free', 'pro', 'business', 'enterprise'"),
     ("keys create --plan pro --env production", "is not one of 'live', 'staging'"),
@@ -35,8 +35,8 @@ WRONG = [
     ("keys create --plan pro --expires 0d", "the minimum is 1s"),
     ("keys create --plan pro --per-minute 10", "--per-minute and --per-day require --plan enterprise"),
     ("keys create --plan enterprise", "needs its own limits; set them with --per-minute N and --per-day N"),
-    ("keys create --plan enterprise --per-minute 0 --per-day 10", "is not a whole number of at least 1"),
-    ("keys create --plan enterprise --per-minute ten --per-day 100", "is not a whole number of at least 1"),
+    ("keys create --plan enterprise --per-minute 0 --per-day 10", "is not a whole number from 1 to 1,000,"),
+    ("keys create --plan enterprise --per-minute ten --per-day 100", "is not a whole number from 1 to 1,000,"),
     ("keys show", "Missing argument 'ID'"),
     ("keys show nokey", "list the ids with `petstore keys list"),
     ("keys update KEY", "nothing to change; use --plan, --name"),
@@ -91,7 +91,7 @@ WRONG = [
     ("keys list --data nowhere", "nowhere has no Petstore data"),
     ("completion tcsh", "is not one of 'bash', 'zsh', 'fish'"),
     ("help nothing", "No such command 'nothing'"),
-    ("help keys crate", "did you mean create?"),
+    ("help keys crate", "(Did you mean one of: 'create', 'rotate'?) (see "),
     ("deploy-files", "Missing argument 'DIR'"),
 ]
 

@@ -19,6 +19,7 @@ from harness.forged_backups import MEGABYTE, Zeros, forge, manifest_of, seal
 from harness.served import Served, wait_for
 from harness.servers import PETSTORE, Server
 from harness.watched_files import NOBODY
+from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.maintenance import archive
 from petstore.server.tls import tls_context
@@ -325,3 +326,13 @@ def test_a_url_without_its_password_has_no_part_of_it(before: str, after: str, r
 def test_other_parts_of_a_url_are_kept(url: str, shown: str) -> None:
     assert without_password(url) == shown
     check_url("--store", url)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_files_that_a_library_creates_are_private(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data").start()
+    try:
+        assert server.process is not None
+        assert f"Umask:\t{data_dir.UMASK:04o}\n" in Path(f"/proc/{server.process.pid}/status").read_text()
+    finally:
+        server.stop()

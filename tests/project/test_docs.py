@@ -8,21 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import httpx
-import msgspec
 import pytest
 
 from harness.commands import Commands
 from harness.servers import Server, serving
 from petstore import __version__
 from petstore.cli import COMMANDS
-from petstore.cli.serve import serve
 from petstore.errors import REQUEST_ERRORS, STATUS_OF_CODE
 from petstore.observability.events import EVENTS
-from petstore.settings import Settings
 from petstore.verify.checks import CHECKS
-from tools import references
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs/api.md").read_text()
@@ -50,21 +45,6 @@ def test_the_references_are_up_to_date() -> None:
     words = [sys.executable, "-m", "tools.references", "--check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("setting", [field.name for field in msgspec.structs.fields(Settings)])
-def test_every_setting_is_an_option_and_documented_with_its_default(setting: str) -> None:
-    options = [p for p in serve.params if isinstance(p, click.Option) and p.name == setting]
-    assert options, f"cli/serve.py: add an option for {setting}"
-    option = options[0]
-    if option.hidden:  # for tests
-        return
-    settings = references.documents()["settings.md"]
-    row = re.search(rf"^\| `{option.opts[0]}` \| `PETSTORE_{setting.upper()}` \| (.+?) \|", settings, re.MULTILINE)
-    assert row is not None, f"docs/reference/settings.md has no row for {option.opts[0]}: run `make docs`"
-    default = getattr(Settings(), setting)
-    if setting != "workers" and isinstance(default, str | int | Path) and not isinstance(default, bool) and default:
-        assert row[1] == f"`{default}`"
 
 
 def test_every_log_event_is_in_the_table_and_no_other() -> None:

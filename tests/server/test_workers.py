@@ -23,7 +23,7 @@ from harness.servers import ENTRY, READY_WITHIN, Server, serving, started
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.plans import Limits
 from petstore.server.worker_process import PAUSE_MAX, Restarts
-from petstore.server.workers import STOP_TIMEOUT, default_count
+from petstore.server.workers import STOP_TIMEOUT
 from petstore.settings import Settings
 from petstore.usage import HOUR
 
@@ -273,12 +273,3 @@ def test_a_replaced_worker_serves_the_certificate_of_the_start(
         assert served == ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(chain))
         assert scrape(server).value("petstore_certificate_expiry_timestamp_seconds") == expiry
         assert {entry["event"] for entry in server.events} == {"worker died"}
-
-
-def test_by_default_there_is_one_worker_per_core_that_may_be_used() -> None:
-    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from petstore.server.workers import"
-    done = subprocess.run(
-        [sys.executable, "-c", script + " default_count; print(default_count())"], capture_output=True
-    )
-    assert done.stdout.strip() == b"1"
-    assert 1 <= default_count() <= 8

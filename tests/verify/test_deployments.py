@@ -79,4 +79,4 @@ def assert_nothing_is_broken_behind(proxy: Proxy, servers: Sequence[Server], key
     found = {each["check"]: each for each in json.loads(done.stdout)}
     assert {name: each["detail"] for name, each in found.items() if each["result"] == "broken"} == {}
     assert done.returncode == 0
-    assert sum(each["result"] == "ok" for each in found.values()) > 70
+    assert sum(each["result"] == "ok" for each in found.values()) > 50

@@ -260,6 +260,11 @@ def test_white_space_around_the_credential_is_not_part_of_it(server: Server, key
     assert answer.status == 200
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEARER"])
+def test_the_scheme_is_not_case_sensitive(server: Server, key: Key, scheme: str) -> None:
+    assert ask(server, "GET /v1/pets", f"Authorization: {scheme} {key.secret}").status == 200
+
+
 def rotated(server: Server, key: Key, old_until: float) -> Key:
     secret = mint(key.record.environment)
     store = key.record.environment

@@ -8,6 +8,8 @@ import pytest
 
 from harness.servers import HOSTS, Key, Server, serving
 from petstore.plans import Limits
+from petstore.settings import Settings
+from petstore.web.cors import as_browsers_send
 from tests.web.answers import PET
 
 SHOP, LOCAL = "https://shop.example", "http://localhost:3000"
@@ -132,3 +134,17 @@ def test_a_request_without_an_origin_varies_by_it_too(opened: Server, client: ht
     response = client.get(opened.url("/pets"), headers=opened.key().headers)
     assert access_control(response) == set()
     assert "origin" in words(response, "vary")
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("https://Shop.example.com:443", "https://shop.example.com"), ("HTTP://shop:80", "http://shop"),
+        ("http://[::1]:80", "http://[::1]"), ("http://[::80]", "http://[::80]"),
+        ("http://shop:443", "http://shop:443"), ("https://shop:80", "https://shop:80"),
+        ("http://localhost:3000", "http://localhost:3000"), ("*", "*"),
+    ],
+)  # fmt: skip
+def test_an_origin_is_taken_as_browsers_send_it(written: str, sent: str) -> None:
+    Settings(cors_origins=(written,)).check()
+    assert as_browsers_send(written) == sent

@@ -41,6 +41,11 @@ def test_a_name_is_stored_as_sent(server: Server, key: Key, client: httpx.Client
     assert client.get(server.url(f"/pets/{pet['id']}"), headers=key.headers).json()["name"] == name
 
 
+def test_the_status_is_available_unless_the_client_sends_one(server: Server, key: Key, client: httpx.Client) -> None:
+    for body in (VALID, VALID.replace(b"Rex", rb"\u0052ex")):  # names with and without escapes are parsed differently
+        assert post(client, server, key, body).json()["status"] == "available"
+
+
 # Values that a database might reject or change, although only the service decides what is valid.
 ODD_VALUES = [
     "", " ", "\0", "a\0b", "\x1f", "\x7f", "\ud800", "\uffff", "é" * 255, "🐕" * 255, "x" * 256, "x" * 10_000, "'",
@@ -274,6 +279,7 @@ def nested(depth: int) -> bytes:
 UNKNOWN_MEMBERS = {
     "nested 100 deep": nested(NESTING_MAX),
     "brackets in a string": b'{"name":"Rex","categoryId":1,"x":"' + b'\\"[{' * 10_000 + b'"}',
+    "a known name in another case": b'{"name":"Rex","categoryId":1,"Status":"lost","NAME":1}',
     "a flat list of lists": b'{"name":"Rex","categoryId":1,"x":[' + b"[],{}," * 10_000 + b"[]]}",
 }
 

@@ -192,6 +192,17 @@ def test_a_simulated_error_is_in_no_metric_of_requests_and_no_last_error(tmp_pat
     use_staging(tmp_path, work)
 
 
+def test_a_response_and_a_simulated_error_are_sent_that_much_later(tmp_path: Path) -> None:
+    async def work(running: Running, ask: Callable[..., Any], key_id: str) -> None:
+        began = time.monotonic()
+        waiting = [asyncio.create_task(ask(prefer)) for prefer in ("delay=1", "error=gone, delay=1")]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert time.monotonic() - began > 0.99
+        assert [reply.status for reply in await asyncio.gather(*waiting)] == [200, 410]
+
+    use_staging(tmp_path, work)
+
+
 def test_a_delay_ends_when_the_worker_stops_and_only_so_many_wait(tmp_path: Path) -> None:
     async def work(running: Running, ask: Callable[..., Any], key_id: str) -> None:
         await running.staging.pets.add(NewPet("Rex", 1), NOW)

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import httpx
 import pytest
@@ -138,15 +138,20 @@ def bodiless(method_and_target: str) -> bool:
     return method_and_target.startswith("HEAD ")
 
 
+def with_key(server: Server, base: str, key: Key) -> Iterator[tuple[int, str, Answer]]:
+    """Sends each request in WITH_KEY. Yields the expected status, the method and target, and the response."""
+    for status, line, headers, body in WITH_KEY:
+        method, target = line.split(" ", 1)
+        length = [f"Content-Length: {len(body)}"] if body or method == "POST" else []
+        yield status, line, ask(server, f"{method} {base}{target}", *headers, *length, key=key, body=body)
+
+
 @pytest.mark.parametrize("base", ["/v1", "/staging/v1"])
 def test_responses_to_a_valid_key(server: Server, base: str) -> None:
     key = server.key(environment="live" if base == "/v1" else "staging")
     server.fill(1, key.record.environment)
     answers = []
-    for status, line, headers, body in WITH_KEY:
-        method, target = line.split(" ", 1)
-        length = [f"Content-Length: {len(body)}"] if body or method == "POST" else []
-        answer = ask(server, f"{method} {base}{target}", *headers, *length, key=key, body=body)
+    for status, line, answer in with_key(server, base, key):
         assert answer.status == status, line[:100]
         assert status < 400 or bodiless(line) or answer.body, line[:100]
         kept = status in (200, 304)  # a list or an animal, which caches must revalidate
@@ -154,6 +159,13 @@ def test_responses_to_a_valid_key(server: Server, base: str) -> None:
         assert answer.values("vary") == (["Authorization"] if kept else []), line[:100]
         answers.append(answer)
     check(answers)
+
+
+def test_every_request_with_a_valid_key_counts_once(server: Server) -> None:
+    key = server.key(limits=Limits(10_000, 10_000))
+    answers = [answer for status, _, answer in with_key(server, "/v1", key) if status != 414]  # not a request
+    left = [int(answer.values("x-ratelimit-remaining")[0]) for answer in answers]
+    assert left == list(range(9_999, 9_999 - len(answers), -1))
 
 
 def test_responses_without_a_valid_key_and_outside_the_interface(server: Server) -> None:

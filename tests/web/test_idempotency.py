@@ -74,6 +74,15 @@ def test_two_tokens_are_400(server: Server, key: Key, second: str) -> None:
     assert (answer.status, answer.body[:28]) == (400, b'{"code":"invalid_parameter",')
 
 
+def test_another_body_with_the_same_token_is_422_and_changes_nothing(fresh: Server, client: httpx.Client) -> None:
+    key = fresh.key()
+    first, other, again = (post(client, fresh, key, "a", {**PET, "name": name}) for name in ("Rex", "Max", "Rex"))
+    message_of(other, "idempotency_mismatch")
+    assert "idempotent-replayed" not in other.headers
+    assert (again.status_code, again.content) == (201, first.content)
+    assert client.get(fresh.url("/pets"), headers=key.headers).json() == [first.json()]
+
+
 def test_a_refused_request_leaves_its_token_free(server: Server, key: Key, client: httpx.Client) -> None:
     assert post(client, server, key, "a", {"name": ""}).status_code == 400
     response = post(client, server, key, "a")

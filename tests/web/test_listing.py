@@ -117,7 +117,23 @@ def test_one_message_names_every_bad_parameter(
     assert message_of(response, "invalid_parameter") == message
 
 
+UNKNOWN = "offset=5&page=2&LIMIT=0&Status=x&limit[]=0&limit%5B%5D=0&limits=0&verify&&=&%FF=%00&"
+
+
+def test_an_unknown_parameter_is_ignored(stocked: Server, key: Key, client: httpx.Client) -> None:
+    plain, other = (client.get(stocked.url(f"/pets?{more}limit=2"), headers=key.headers) for more in ("", UNKNOWN))
+    assert (other.status_code, other.content) == (200, plain.content)
+
+
 # Pages
+
+
+def test_a_page_has_limit_animals_and_20_by_default(stocked: Server, key: Key, client: httpx.Client) -> None:
+    longest = listed(client, stocked, key, limit=100)
+    assert len(longest) == 100
+    assert listed(client, stocked, key) == longest[:20]
+    for limit in (1, 2, 19, 99):
+        assert listed(client, stocked, key, limit=limit) == longest[:limit]
 
 
 def test_the_link_is_there_exactly_when_more_animals_exist(fresh: Server, client: httpx.Client) -> None:

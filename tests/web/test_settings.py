@@ -1,17 +1,19 @@
-"""Validation of settings, without a command line: which values are refused, and whether messages name the option."""
+"""Settings: their options and variables, which values are refused, and whether messages name the option."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
-import msgspec
 import pytest
+from click.core import ParameterSource
 
 import petstore
 from petstore.cli.serve import serve
 from petstore.errors import OperatorError
-from petstore.settings import RANGES, Settings
+from petstore.settings import DECLARED, Settings
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("--tls-cert and --tls-key", {"tls_cert": Path("cert.pem")}),
@@ -41,18 +43,34 @@ def test_a_password_in_a_url_is_not_repeated() -> None:
     assert "geheim" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", RANGES)
-def test_a_number_has_the_range_of_its_option(name: str) -> None:
-    least, most = RANGES[name]
-    both: dict[str, Any] = {"ban_seconds": 1} if name == "ban_ceiling" else {"ban_ceiling": 10**9}
-    for value in (least, most):
-        Settings(**{**both, name: value}).check()
-    for value in (least - 1, most + 1):
-        with pytest.raises(OperatorError, match=f"^--{name.replace('_', '-')} {value}: "):
-            Settings(**{**both, name: value}).check()
-    kinds = [each.type for each in serve.params if each.name == name]
-    assert kinds, f"cli/serve.py: add an option for {name}"
-    assert isinstance(kinds[0], click.IntRange) and (kinds[0].min, kinds[0].max) == (least, most)
+@pytest.mark.parametrize("name", [name for name, (kind, _) in DECLARED.items() if kind is int])
+def test_a_number_is_refused_outside_its_range(name: str) -> None:
+    option = DECLARED[name][1]
+    assert option.least < option.most
+    words = f"--{name.replace('_', '-')}"
+    for value in (option.least, option.most):
+        assert serve.make_context("petstore", [words, str(value)]).params[name] == value
+    for value in (option.least - 1, option.most + 1):
+        with pytest.raises(click.BadParameter) as refused:
+            serve.make_context("petstore", [words, str(value)])
+        assert refused.value.message == f"'{value}' is not a whole number from {option.least:,} to {option.most:,}."
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_setting_can_be_given_as_a_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, option = DECLARED[name]
+    value = {int: str(option.least), bool: "1"}.get(kind) or (get_args(kind)[0] if get_origin(kind) is Literal else "x")
+    monkeypatch.setenv(f"PETSTORE_{name.upper()}", value)
+    assert serve.make_context("petstore", []).get_parameter_source(name) is ParameterSource.ENVIRONMENT
+
+
+def test_by_default_there_is_one_worker_per_core_that_may_be_used() -> None:
+    script = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from petstore.settings import Settings"
+    )
+    done = subprocess.run([sys.executable, "-c", script + "; print(Settings().workers)"], capture_output=True)
+    assert done.stdout.strip() == b"1"
+    assert 1 <= Settings().workers <= 8
 
 
 def _settings_read() -> set[str]:
@@ -67,7 +85,7 @@ def _settings_read() -> set[str]:
 READ = _settings_read()
 
 
-@pytest.mark.parametrize("name", [field.name for field in msgspec.structs.fields(Settings)])
+@pytest.mark.parametrize("name", DECLARED)
 def test_a_setting_is_used(name: str) -> None:
     assert name in READ, f"no module reads settings.{name}"
 

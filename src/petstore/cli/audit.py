@@ -6,7 +6,7 @@ import msgspec
 from petstore.audit import ACTIONS, KEY_ACTIONS, AuditEntry
 from petstore.backends import Backends
 from petstore.cli.data import on_data
-from petstore.cli.options import Command, Int64, env_option, limit_option
+from petstore.cli.options import Command, WholeNumber, env_option, limit_option
 from petstore.cli.output import Output, Table
 from petstore.keys import Environment
 from petstore.wording import when
@@ -20,7 +20,9 @@ from petstore.wording import when
 @click.option("--search", "text", default="", metavar="TEXT",
               help="Show only entries whose subject or detail contains TEXT.")  # fmt: skip
 @limit_option(50)
-@click.option("--before", type=Int64(1), metavar="NUMBER", help="Show only entries with a number lower than NUMBER.")
+@click.option(
+    "--before", type=WholeNumber(1), metavar="NUMBER", help="Show only entries with a number lower than NUMBER."
+)
 @on_data("read")
 async def audit(
     backends: Backends, environment: Environment, who: str, what: str | None, text: str, limit: int, before: int | None

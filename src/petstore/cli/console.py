@@ -3,7 +3,6 @@
 import ipaddress
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,29 +12,25 @@ from petstore import service
 from petstore.cli.addresses import CONSOLE_PORT, record_console, recorded_service, sign_in_url
 from petstore.cli.banner import shown_data
 from petstore.cli.data import creates_store, say_created
-from petstore.cli.options import Command, WholeNumber, backend_options, check_settings, settings_from
+from petstore.cli.options import Command, backend_options, check_settings, setting_option, settings_from
 from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
 from petstore.observability import logs
 from petstore.server.sockets import check_port
-from petstore.settings import RANGES, Settings, check_base_url, is_base_url
-
-_file = click.Path(path_type=Path, dir_okay=False)
+from petstore.settings import Settings, check_base_url, is_base_url
 
 
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE_CONSOLE"})
 @backend_options
-@click.option("--host", default=Settings().host, show_default=True, help="The address to listen on.")
-@click.option("--port", default=CONSOLE_PORT, show_default=True, type=WholeNumber(*RANGES["port"]),
-              help="The port to listen on.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that browsers use, if the console is behind a proxy.")
+@setting_option("host")
+@setting_option("port", default=CONSOLE_PORT)
+@setting_option("public_url", help="The address that browsers use, if the console is behind a proxy.")
 @click.option("--service-url", envvar="PETSTORE_PUBLIC_URL", metavar="URL",
-              help="The service's address, for the link to the API reference."
-              " [default: the address that the service last listened on]")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="PEM file with the certificate chain. Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="PEM file with the certificate's private key.")
-@click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
+              show_default="the address that the service last listened on",
+              help="The service's address, for the link to the API reference.")  # fmt: skip
+@setting_option("tls_cert")
+@setting_option("tls_key")
+@setting_option("trusted_proxies")
 def console(service_url: str | None, **options: Any) -> None:
     """Start the console. To stop it, press Ctrl-C or send SIGTERM.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from petstore.cli.options import backend_options, unknown_command
+from petstore.cli.options import backend_options
 
 REDIS_URLS = [
     ("redis://host:6379/0", "A Redis or Valkey server. valkey:// works too."),
@@ -72,6 +72,6 @@ def help(ctx: click.Context, words: tuple[str, ...]) -> None:
         found = group.get_command(context, word) if isinstance(group, click.Group) else None
         if found is None:
             known = group.list_commands(context) if isinstance(group, click.Group) else []
-            raise unknown_command(word, [*known, *(["backends"] if context is root else [])], ctx)
+            raise click.NoSuchCommand(word, possibilities=[*known, "backends"], ctx=context)
         context = click.Context(found, context, word)
     click.echo(context.get_help())

@@ -27,7 +27,17 @@ from petstore.cli.options import (
 from petstore.cli.output import Output, Table
 from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS, SCOPES, ApiKey, Environment, KeyChanges, Scope, secret_in, well_formed
+from petstore.keys import (
+    ENVIRONMENTS,
+    LIMIT_MAX,
+    SCOPES,
+    ApiKey,
+    Environment,
+    KeyChanges,
+    Scope,
+    secret_in,
+    well_formed,
+)
 from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
 from petstore.wording import duration_in_words, printable, when
@@ -37,9 +47,9 @@ HISTORY_MAX = 20  # the maximum number of audit entries to show for a key; JSON 
 
 _plan = click.Choice(list(PLANS))
 _key_argument = click.argument("key_id", metavar="ID", shell_complete=key_ids)
-_per_day_option = click.option("--per-day", type=WholeNumber(min=1), metavar="N",
+_per_day_option = click.option("--per-day", type=WholeNumber(1, LIMIT_MAX), metavar="N",
                                help="Maximum requests per day (enterprise plan only).")  # fmt: skip
-_per_minute_option = click.option("--per-minute", type=WholeNumber(min=1), metavar="N",
+_per_minute_option = click.option("--per-minute", type=WholeNumber(1, LIMIT_MAX), metavar="N",
                                   help="Maximum requests per minute (enterprise plan only).")  # fmt: skip
 
 

@@ -1,11 +1,10 @@
 """Options and parameter types shared by several commands."""
 
-import difflib
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -16,12 +15,13 @@ from petstore.files import os_errors_of
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
-from petstore.settings import Settings, check_url
+from petstore.settings import DECLARED, Option, Settings, check_url
 from petstore.usage import calendar_month
 from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_DEFAULTS = Settings()
 URL_FILE_MAX = 64 * 1024  # bytes
 
 
@@ -55,54 +55,24 @@ class Command(click.Command):
 class Group(click.Group):
     command_class = Command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.list_commands(ctx), ctx)
-        return super().resolve_command(ctx, args)
 
-
-def unknown_command(name: str, known: Sequence[str], ctx: click.Context) -> click.UsageError:
-    alike = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {alike[0]}?" if alike else f"use one of {', '.join(known)}."
-    return click.UsageError(f"No such command '{name}': {hint}", ctx)
-
-
-class WholeNumber(click.IntRange):
-    """A whole number in a range. Error messages state the range, but the help page does not."""
+class WholeNumber(click.ParamType[int]):
+    """A whole number from `least` to `most`. Error messages state the range, and the help page does not."""
 
     name = "n"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not {self._in_words()}.", param, ctx)
-
-    def _in_words(self) -> str:
-        if self.max is None:
-            return f"a whole number of at least {self.min:,}"
-        return f"a whole number from {self.min:,} to {self.max:,}"
-
-    def _describe_range(self) -> str:
-        return ""
-
-
-class Int64(click.ParamType[int]):
-    """A 64-bit integer. Error messages and the help page do not state the limits of the 64-bit range."""
-
-    name = "integer"
-
-    def __init__(self, least: int = INT64_MIN) -> None:
-        self._range = click.IntRange(least, INT64_MAX)
+    def __init__(self, least: int = INT64_MIN, most: int = INT64_MAX) -> None:
+        self._range = click.IntRange(least, most)
+        if most < INT64_MAX:
+            self._in_words = f"a whole number from {least:,} to {most:,}"
+        else:
+            self._in_words = "a 64-bit whole number" + (f" of at least {least}" if least > INT64_MIN else "")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return self._range.convert(value, param, ctx)
         except click.BadParameter:
-            least = f" of at least {self._range.min}" if self._range.min != INT64_MIN else ""
-            self.fail(f"{value!r} is not a 64-bit whole number{least}.", param, ctx)
+            self.fail(f"{value!r} is not {self._in_words}.", param, ctx)
 
 
 class Month(click.ParamType[str]):
@@ -151,28 +121,52 @@ class Duration(click.ParamType[float]):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def setting_option(name: str, **changes: Any) -> Callable[[F], F]:
+    """Adds the option that `Settings` declares for a setting. `changes` replaces arguments of `click.option`."""
+    kind, declared = DECLARED[name]
+    is_list = get_origin(kind) is tuple
+    arguments = {
+        "help": declared.help + (" Repeatable." if is_list else ""),
+        "type": _parameter_type(kind, declared),
+        "is_flag": kind is bool,
+        "multiple": is_list,
+        "default": getattr(_DEFAULTS, name),
+        "show_default": declared.default or True,
+        "metavar": declared.metavar,
+        "envvar": f"PETSTORE_{name}".upper() if declared.selects_data else None,
+        "hidden": declared.hidden,
+    }
+    option = click.option(declared.name or f"--{name.replace('_', '-')}", name, **(arguments | changes))
+    if not declared.in_file:
+        return option
+    file = click.option(
+        f"--{name}-file", envvar=f"PETSTORE_{name}_FILE".upper(), metavar="FILE", type=click.Path(path_type=Path),
+        help=f"Read the {name}'s URL from this file, to keep the password out of the process list.",
+    )  # fmt: skip
+    return lambda command: option(file(command))
+
+
+def _parameter_type(kind: Any, declared: Option) -> click.ParamType[Any] | None:
+    if kind is int:
+        return WholeNumber(declared.least, declared.most)
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if Path in (kind, *get_args(kind)):
+        is_directory = declared.metavar == "DIR"  # data_dir.py says who may read it
+        return click.Path(path_type=Path, dir_okay=is_directory, readable=not is_directory)
+    return None
+
+
+def setting_options(command: F, names: Iterable[str] = DECLARED) -> F:
+    """Adds the options for these settings."""
+    for name in reversed([*names]):
+        command = setting_option(name)(command)
+    return command
+
+
 def backend_options(command: F) -> F:
     """Adds the options that select the data, such as --data, --store and --gate. See `settings_from`."""
-    for option in (
-        click.option("--clock-file", envvar="PETSTORE_CLOCK_FILE", type=click.Path(path_type=Path, dir_okay=False),
-                     metavar="FILE", hidden=True,
-                     help="For tests. A file that contains the number of seconds to add to the clock."),
-        click.option("--pgbouncer", envvar="PETSTORE_PGBOUNCER", is_flag=True,
-                     help="Use this if PostgreSQL is behind PgBouncer in transaction mode."),
-        click.option("--gate-file", envvar="PETSTORE_GATE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="Read the gate's URL from this file, to keep the password out of the process list."),
-        click.option("--gate", envvar="PETSTORE_GATE", metavar="URL",
-                     help="The gate's URL: redis://… [default: a file in DIR]"),
-        click.option("--store-file", envvar="PETSTORE_STORE_FILE", metavar="FILE", type=click.Path(path_type=Path),
-                     help="Read the store's URL from this file, to keep the password out of the process list."),
-        click.option("--store", envvar="PETSTORE_STORE", metavar="URL",
-                     help="The store's URL: postgresql://… [default: files in DIR]"),
-        click.option("--data", envvar="PETSTORE_DATA", metavar="DIR", default=Settings().data, show_default=True,
-                     # data_dir.py says which user may read it
-                     type=click.Path(path_type=Path, readable=False), help="The data directory."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    return setting_options(command, [name for name, (_, declared) in DECLARED.items() if declared.selects_data])
 
 
 def data_options(command: F) -> F:

@@ -13,8 +13,8 @@ from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data, refuse_secret
 from petstore.cli.options import (
     Group,
-    Int64,
     Time,
+    WholeNumber,
     confirm,
     data_options,
     env_option,
@@ -64,7 +64,9 @@ def added_options(command: F) -> F:
 @click.option("--status", type=click.Choice(STATUSES), help="Show only animals with this status.")
 @added_options
 @limit_option(20)
-@click.option("--after", type=Int64(0), default=0, metavar="ID", help="Show only animals with an id greater than ID.")
+@click.option(
+    "--after", type=WholeNumber(0), default=0, metavar="ID", help="Show only animals with an id greater than ID."
+)
 @on_data("read")
 async def list_(backends: Backends, environment: Environment, limit: int, after: int, **wanted: Any) -> Output:
     """List animals, ordered by id.
@@ -102,7 +104,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
 
 
 @pets.command()
-@click.argument("pet_id", metavar="ID", type=Int64())
+@click.argument("pet_id", metavar="ID", type=WholeNumber())
 @env_option
 @on_data("read")
 async def show(backends: Backends, pet_id: int, environment: Environment) -> Output:
@@ -118,7 +120,7 @@ async def show(backends: Backends, pet_id: int, environment: Environment) -> Out
 @pets.command()
 @env_option
 @click.option("--name", required=True, help="The animal's name.")
-@click.option("--category-id", type=Int64(), required=True, metavar="N", help="The id of the animal's category.")
+@click.option("--category-id", type=WholeNumber(), required=True, metavar="N", help="The id of the animal's category.")
 @click.option(
     "--status", type=click.Choice(STATUSES), default="available", show_default=True, help="The animal's status."
 )
@@ -137,10 +139,10 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
 
 
 @pets.command()
-@click.argument("pet_id", metavar="ID", type=Int64())
+@click.argument("pet_id", metavar="ID", type=WholeNumber())
 @env_option
 @click.option("--name", help="The new name.")
-@click.option("--category-id", type=Int64(), metavar="N", help="The id of the new category.")
+@click.option("--category-id", type=WholeNumber(), metavar="N", help="The id of the new category.")
 @click.option("--status", type=click.Choice(STATUSES), help="The new status.")
 @on_data("write")
 async def update(backends: Backends, pet_id: int, environment: Environment, **values: Any) -> Output:
@@ -160,7 +162,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
 
 
 @pets.command(name="set-status")
-@click.argument("pet_ids", metavar="ID…", type=Int64(), nargs=-1, required=True)
+@click.argument("pet_ids", metavar="ID…", type=WholeNumber(), nargs=-1, required=True)
 @click.argument("status", metavar="STATUS", type=click.Choice(STATUSES))
 @env_option
 @on_data("write")
@@ -181,7 +183,7 @@ async def set_status(
 
 
 @pets.command(short_help="Remove animals by id, or by who added them.")
-@click.argument("pet_ids", metavar="[ID…]", type=Int64(), nargs=-1)
+@click.argument("pet_ids", metavar="[ID…]", type=WholeNumber(), nargs=-1)
 @env_option
 @added_options
 @click.option("--also-edited", is_flag=True, help="With --added-by, also remove animals that an operator has changed.")
@@ -270,7 +272,7 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
         count = await admin(backends, environment).pets.restore_removal(removal_id)
         text = f"{counted(count, 'animal')} restored to {environment}."
         return Output({"restored": count, "removal": removal_id}, text)
-    pet_ids = [Int64().convert(target, None, click.get_current_context()) for target in targets]
+    pet_ids = [WholeNumber().convert(target, None, click.get_current_context()) for target in targets]
     restored = await admin(backends, environment).pets.restore(pet_ids)
     return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
 

@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from petstore.backends import Backends, check_copied, open_gate_for, open_stores
 from petstore.cli.addresses import record_service, service_address
 from petstore.cli.banner import print_banner
 from petstore.cli.data import OPERATOR_BOUNDS, naming_servers
-from petstore.cli.options import Command, F, WholeNumber, backend_options, check_settings, settings_from
+from petstore.cli.options import Command, check_settings, setting_options, settings_from
 from petstore.cli.output import printing_secret
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import Environment, digest_of, mint, new_key
@@ -29,60 +28,15 @@ from petstore.observability import logs
 from petstore.observability.logs import event
 from petstore.server.reload_variables import is_reload, is_trial
 from petstore.server.sockets import activated_addresses, check_port
-from petstore.server.workers import default_count
-from petstore.settings import RANGES, Settings, without_password
+from petstore.settings import Settings, without_password
 from petstore.store import close_stores
 from petstore.store.schema import COUNTERS
 
 OPENING_LOGGED_AFTER = 3.0  # seconds to wait before logging that the store is still opening
 
-_file = click.Path(path_type=Path, dir_okay=False)
-
-
-def _as_sent_by_browsers(_: click.Context, __: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns origins as browsers send them, in lower case and without the default port."""
-    return tuple(re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower()) for origin in origins)
-
-
-def _setting(
-    option: str, about: str, value: click.ParamType[Any] | None = None, *, show_default: bool | str = True
-) -> Callable[[F], F]:
-    """Returns the option for the setting with the same name. A number must be in the setting's range."""
-    name = option.removeprefix("--").replace("-", "_")
-    kind = value or WholeNumber(*RANGES[name])
-    return click.option(option, type=kind, default=getattr(Settings(), name), show_default=show_default, help=about)
-
 
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE"})
-@backend_options
-@_setting("--host", "The address to listen on.", click.STRING)
-@_setting("--port", "The port to listen on.")
-@click.option("--workers", default=default_count, show_default="one per core, at most 8",
-              type=WholeNumber(*RANGES["workers"]), help="Number of worker processes.")  # fmt: skip
-@click.option("--public-url", metavar="URL", help="The address that clients use. It is also used in absolute links.")
-@click.option("--staging-url", metavar="URL",
-              help="A separate address for staging. At this address, staging is also available under /v1.")  # fmt: skip
-@click.option("--tls-cert", type=_file, metavar="FILE", help="PEM file with the certificate chain. Enables HTTPS.")
-@click.option("--tls-key", type=_file, metavar="FILE", help="PEM file with the certificate's private key.")
-@click.option("--access-log", is_flag=True, help="Log every request.")
-@click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", callback=_as_sent_by_browsers,
-              help="Allow requests from web pages with this origin. Repeatable.")  # fmt: skip
-@click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="NETWORK",
-              help="Trust X-Forwarded-For headers from this network. Repeatable.")  # fmt: skip
-@click.option("--metrics-from", multiple=True, metavar="NETWORK",
-              help="Allow access to /metrics from this network, in addition to this machine. Repeatable.")  # fmt: skip
-@click.option("--ietf-headers", is_flag=True,
-              help="Also send the RateLimit and RateLimit-Policy headers from the IETF draft.")  # fmt: skip
-@_setting("--address-per-minute", "Maximum requests per minute that a client address can send without a valid key.")
-@_setting("--connections-per-address", "Maximum number of connections from each client address to each worker.")
-@_setting("--ban-seconds", "Length of a key's first ban, in seconds. Each further ban lasts twice as long.")
-@_setting("--ban-ceiling", "Maximum length of a ban, in seconds.")
-@_setting("--ban-strikes", "Maximum number of consecutive refused requests. One more refused request bans the key.",
-          show_default="the key's per-minute limit, at most 1,000")  # fmt: skip
-@_setting("--gate-outage", "While Redis is unavailable, use per-node limits (degrade) or respond with 503 (refuse).",
-          click.Choice(["degrade", "refuse"]))  # fmt: skip
-@_setting("--postgres-pool", "Maximum number of connections from each worker to PostgreSQL.")
-@_setting("--usage-days", "Number of days to keep hourly usage.")
+@setting_options
 @click.option("--show-first-key", is_flag=True,
               help="Create and print a key if none exists, even if the output is not a terminal.")  # fmt: skip
 @click.option("--demo", is_flag=True,

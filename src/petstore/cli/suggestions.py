@@ -14,9 +14,14 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from petstore.settings import without_password
+from petstore.settings import DECLARED, without_password
 
-BACKEND_OPTIONS = ("data", "store", "store_file", "gate", "gate_file", "pgbouncer", "clock_file")
+BACKEND_OPTIONS = tuple(
+    option
+    for name, (_, declared) in DECLARED.items()
+    if declared.selects_data
+    for option in ((name, f"{name}_file") if declared.in_file else (name,))
+)
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 RUNNING = ("serve", "console")  # long-running; operators run other commands in another terminal
 _COMMAND = re.compile("`(sudo -u \\S+ )?petstore ([^`]+)`")

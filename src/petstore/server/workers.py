@@ -12,7 +12,6 @@ exits only if workers keep crashing and none is ready.
 import contextlib
 import itertools
 import logging
-import math
 import os
 import signal
 import subprocess
@@ -21,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from petstore.observability.logs import event
 from petstore.server.reload_variables import Digests, Handover, trial_environment
@@ -29,19 +27,9 @@ from petstore.server.sockets import Sockets, inherited, worker_sockets
 from petstore.server.worker_process import COVER, RETIRE, SIGNALS, Restarts, Work, Worker, run_worker
 
 STOP_TIMEOUT = 4.5
-WORKERS_MAX = 8  # upper limit for the default number of workers
 CRASH_SECONDS = 1.0  # a worker that dies within this many seconds is considered to have crashed on startup
 READY_TIMEOUT = 60.0  # a reload fails if its new workers are not ready within this many seconds
 POLL = 0.02  # seconds between checks while a worker is starting
-
-
-def default_count() -> int:
-    """Returns the number of cores that this process's CPU affinity and cgroup quota allow, up to 8."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" means that there is no quota; int() rejects it
-    return max(1, min(cores, WORKERS_MAX))
 
 
 class Supervisor:

@@ -28,11 +28,6 @@ def not_modified(session: Session) -> Findings:
             yield from expect(same, f"`{name}: {plain.value(name)}`", response, f"a proxy removed or changed `{name}`")
 
 
-def other_tag(session: Session) -> Findings:
-    """If `If-None-Match` does not match the `ETag` of the list, the response is a 200."""
-    yield from expect_status(session.send(LINE, 'If-None-Match: "verify"'), 200)
-
-
 def tag_changes(session: Session) -> Findings:
     """When an animal is added, the `ETag` of the last page changes."""
     before = session.newest()[-1]

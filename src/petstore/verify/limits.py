@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from petstore.verify.findings import Finding, Findings, Skip, expect, expect_error, unexpected
-from petstore.verify.session import Session, new_name, new_pet
+from petstore.verify.session import Session
 from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
@@ -30,28 +30,6 @@ def every_request_counts(session: Session) -> Findings:
     sent = [(LINE,), (LINE, "If-None-Match: *"), ("GET /pets?limit=0",), ("GET /verify",), ("HEAD /pets",)]
     for before, after in pairwise([session.send(*each) for each in sent]):
         yield from expect_counted(before, after, 1, OTHER_CLIENT)
-
-
-def every_write_counts(session: Session) -> Findings:
-    """Every request with a body counts once, even if it is rejected or replayed."""
-    header, body = f"Idempotency-Key: {new_name()}", new_pet()
-    responses = [
-        session.send(LINE),
-        session.send("PUT /pets", body=b""),
-        session.send("POST /pets", "Content-Type: text/plain", body=b"{}"),
-        session.post(b" " * 70_000),
-        session.post(body, header),
-        session.post(body, header),
-    ]
-    for before, after in pairwise(responses):
-        yield from expect_counted(before, after, 1, OTHER_CLIENT)
-
-
-def refused_key_does_not_count(session: Session) -> Findings:
-    """A request that is rejected with 401 does not count against any key."""
-    before = session.send(LINE)
-    session.send(LINE, key=f"{session.key}x")
-    yield from expect_counted(before, session.send(LINE), 1, OTHER_CLIENT)
 
 
 # With --limit-key
@@ -134,12 +112,6 @@ def refusal_headers(session: Session) -> Findings:
     now = (response.number("x-ratelimit-reset") or 0) - (response.number("retry-after") or 0)
     right, cause = abs(now - response.date) <= CLOCKS_MAX, "the clocks of the node and Redis differ"
     yield from expect(right, "an `X-RateLimit-Reset` that matches `Retry-After`", response, cause)
-
-
-def refusal_first(session: Session) -> Findings:
-    """The limit is checked before the path and the parameters."""
-    _refused(session)
-    yield from expect_error(session.send("GET /verify?limit=0", key=session.limit_key), 429, "rate_limit_exceeded")
 
 
 def retry_after(session: Session) -> Findings:

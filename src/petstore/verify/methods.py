@@ -1,4 +1,4 @@
-"""HTTP methods, and the order in which the service checks the parts of a request."""
+"""HTTP methods other than those of the operations."""
 
 from petstore.operations import OPERATIONS, allowed_methods
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
@@ -43,16 +43,3 @@ def _expect_allow(response: Response, path: str) -> Findings:
     allowed = allowed_methods(path)
     found = {method.strip() for method in response.value("allow").split(",")}
     yield from expect(found == allowed, f"`Allow: {', '.join(sorted(allowed))}`", response)
-
-
-def key_first(session: Session) -> Findings:
-    """The key is checked first. Without a key, the response is 401 even if the path or the parameters are invalid."""
-    for line in ("GET /verify", "GET /pets?limit=0"):
-        yield from expect_error(session.send(line, key=""), 401, "unauthorized")
-
-
-def path_before_method(session: Session) -> Findings:
-    """The path is checked before the method, and the method before the body."""
-    yield from expect_error(session.send("PUT /verify", body=b""), 404, "not_found")
-    response = session.send("PUT /pets", "Content-Type: text/plain", body=b"{")
-    yield from expect_error(response, 405, "method_not_allowed")

@@ -21,16 +21,15 @@ from petstore.store import Store
 from petstore.web.admission import Admission, insufficient_scope, unauthorized
 from petstore.web.client_address import client_address, networks
 from petstore.web.cors import Cors
-from petstore.web.counters import BANNED_429, SITE, CountedOperation, RequestCounters
+from petstore.web.counters import BANNED_429, SITE, RequestCounters
 from petstore.web.deadlines import Deadlines, Task
 from petstore.web.pets import PetOperations
-from petstore.web.preferences import Delays, parse_preferences, simulate, simulated_decision
+from petstore.web.preferences import NONE, Delays, Preferences, parse_preferences, simulate, simulated_decision
 from petstore.web.replies import (
     NO_STORE,
     REJECTIONS,
     Lines,
     Reply,
-    common_headers,
     error_reply,
     internal_error,
     line,
@@ -118,7 +117,7 @@ class App:
         api = route.api
         key: ApiKey | None = None
         decision: Decision | None = None
-        applied, simulated, delayed, strict = "", None, 0.0, False  # the client's preferences
+        preferences, delayed = NONE, 0.0
         try:
             key, decision, version = await api.admission.admit(request, now, route.counted_as)
             if request.method == "OPTIONS":
@@ -131,7 +130,6 @@ class App:
                 if "prefer" in request.fields:
                     preferences = parse_preferences(request.fields["prefer"]).on(api.environment)
                     preferences = self._delays.granted(preferences)
-                    applied, simulated, strict = preferences.applied, preferences.error, preferences.strict
                     delayed = await self._deadlines.pause(self._delays.wait(preferences.delay))
                     decision = simulated_decision(decision, preferences, now + delayed)
                     simulate(preferences, request, route, request_id)
@@ -141,7 +139,7 @@ class App:
                     raise insufficient_scope(route.operation.scope)
                 if now >= route.end:
                     raise Gone(route.gone)
-                reply = await route.handler(api.pets, request, key, version, now, strict)
+                reply = await route.handler(api.pets, request, key, version, now, preferences.strict)
         except (Exception, CancelledError) as error:
             reply = self._reply_of(self._deadlines.cause(task, error), request_id)
 
@@ -149,25 +147,7 @@ class App:
             decision = await self._peek(task, api.environment, self.address_of(request), now)
         if task is not None:
             self._deadlines.end(task)
-        headers = reply.headers + common_headers(decision, request_id) + route.headers + applied
-        if self._ietf_headers:
-            headers += _ietf_headers(decision, key)
-        if self._cors is not None:
-            headers += self._cors.expose(request)
-        reply.headers = headers
-        took = perf_counter() - request.started - delayed
-        if key is not None and simulated is not None:
-            api.counters.count_simulated(key, route.counted_as, simulated, now)
-        else:
-            status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
-            api.counters.count(key, route.counted_as, status, took)
-            if status >= 400 and key is not None:
-                api.counters.note_error(
-                    key.id, now, request_id, route.counted_as, reply.status, reply.code, request.path
-                )
-        if self._access_log:
-            self._log(request, reply, route.counted_as, key, request_id, took)
-        return reply
+        return self._finish(reply, request_id, decision, request, now, route, key, preferences, delayed)
 
     async def _answer_site_request(self, request: Request) -> Reply:
         """Handles a request outside the base addresses. Probes and scrapes do not count against the address limit."""
@@ -188,24 +168,63 @@ class App:
         if decision is None:
             decision = await self._peek(task, "live", self.address_of(request), now)
         self._deadlines.end(task)
-        reply.headers += common_headers(decision, request_id)
-        took = perf_counter() - request.started
-        self._site_counters.count(None, SITE, reply.status, took)
-        if self._access_log:
-            self._log(request, reply, SITE, None, request_id, took)
-        return reply
+        return self._finish(reply, request_id, decision, request)
 
     async def reject(self, status: int, peer: str) -> Reply:
         """Returns the reply to an invalid message. Such messages do not count against the address limit."""
         REJECTED.add(str(status))
+        request_id = next(self._request_ids)
         task = self._deadlines.begin()
         decision = await self._peek(task, "live", peer, self._clock())
         self._deadlines.end(task)
-        reply = error_reply(*REJECTIONS[status], status=status)
-        request_id = next(self._request_ids)
-        reply.headers += common_headers(decision, request_id)
         if self._access_log:
             event(logging.INFO, "request", id=request_id, status=status, address=peer)
+        return self._finish(error_reply(*REJECTIONS[status], status=status), request_id, decision)
+
+    def _finish(
+        self,
+        reply: Reply,
+        request_id: str,
+        decision: Decision,
+        request: Request | None = None,
+        now: float = 0.0,
+        route: Route | None = None,
+        key: ApiKey | None = None,
+        preferences: Preferences = NONE,
+        delayed: float = 0.0,
+    ) -> Reply:
+        """Adds the headers that every response has. Counts and logs the request, unless it is a rejected message."""
+        headers = (
+            f"{reply.headers}x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
+            f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"
+        )
+        counters, operation = self._site_counters, SITE
+        if request is not None and route is not None:
+            counters, operation = route.api.counters, route.counted_as
+            headers += route.headers
+            if preferences is not NONE:
+                headers += preferences.applied
+            if self._ietf_headers:
+                headers += _ietf_headers(decision, key)
+            if self._cors is not None:
+                headers += self._cors.expose(request)
+        reply.headers = headers
+        if request is None:
+            return reply
+        took = perf_counter() - request.started - delayed
+        if key is not None and preferences.error is not None:
+            counters.count_simulated(key, operation, preferences.error, now)
+        else:
+            status = BANNED_429 if decision.outcome is BANNED and reply.status == 429 else reply.status
+            counters.count(key, operation, status, took)
+            if key is not None and status >= 400:
+                counters.note_error(key.id, now, request_id, operation, reply.status, reply.code, request.path)
+        if self._access_log:
+            event(
+                logging.INFO, "request", id=request_id, method=without_keys(request.method),
+                path=without_keys(request.path), operation=operation, status=reply.status,
+                key=key.id if key else None, pet=reply.pet, address=self.address_of(request), ms=round(1000 * took, 2),
+            )  # fmt: skip
         return reply
 
     def _options(self, request: Request, route: Route, key: ApiKey | None, decision: Decision) -> Reply:
@@ -239,21 +258,6 @@ class App:
                 if not isinstance(cause, Unavailable):  # a bug in the gate; log it, but still send rate limit headers
                     logger.error("internal error", exc_info=cause)
         return Decision(LIMITED, "minute", self._address_limit, 0, int(now + 1) * SECOND, SECOND)
-
-    def _log(
-        self,
-        request: Request,
-        reply: Reply,
-        operation: CountedOperation,
-        key: ApiKey | None,
-        request_id: str,
-        took: float,
-    ) -> None:
-        event(
-            logging.INFO, "request", id=request_id, method=without_keys(request.method),
-            path=without_keys(request.path), operation=operation, status=reply.status, key=key.id if key else None,
-            pet=reply.pet, address=self.address_of(request), ms=round(1000 * took, 2),
-        )  # fmt: skip
 
 
 def _ietf_headers(decision: Decision, key: ApiKey | None) -> Lines:

@@ -1,5 +1,7 @@
 """CORS headers. Cross-origin requests are disabled unless the operator allows origins."""
 
+import re
+
 from petstore.web.replies import Lines, line
 from petstore.web.requests import Request
 
@@ -10,9 +12,14 @@ EXPOSED = (
 ACCEPTED = "Authorization, Content-Type, Idempotency-Key, If-None-Match, Prefer"
 
 
+def as_browsers_send(origin: str) -> str:
+    """Returns an origin in lower case and without the default port."""
+    return re.sub("^(http://.+):80$|^(https://.+):443$", r"\1\2", origin.lower())
+
+
 class Cors:
     def __init__(self, origins: tuple[str, ...]) -> None:
-        self._origins = frozenset(origins)
+        self._origins = frozenset(map(as_browsers_send, origins))
 
     def is_preflight(self, request: Request) -> bool:
         """Whether this is a preflight request that a browser sends for a page from an allowed origin."""

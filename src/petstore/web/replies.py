@@ -1,4 +1,4 @@
-"""Creates replies, including `Error` bodies and the headers common to all responses."""
+"""Creates replies, including `Error` bodies."""
 
 import functools
 import os
@@ -112,11 +112,3 @@ def request_ids() -> Iterator[str]:
 def seconds(milliseconds: int) -> int:
     """Converts milliseconds to seconds, rounding up. Integer arithmetic keeps the result exact."""
     return -(-milliseconds // SECOND)
-
-
-def common_headers(decision: Decision, request_id: str) -> Lines:
-    """Returns the headers that every response includes."""
-    return (
-        f"x-ratelimit-limit: {decision.limit}\r\nx-ratelimit-remaining: {decision.remaining}\r\n"
-        f"x-ratelimit-reset: {seconds(decision.reset)}\r\nx-request-id: {request_id}\r\n"
-    )
