@@ -246,7 +246,7 @@ def _described(path: Path) -> Member:
     found = check_database_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
-    return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
+    return Member(path.name, path.stat().st_size, found.schema, found.rows)
 
 
 def _read_manifest(source: Path) -> Manifest:
