@@ -52,8 +52,7 @@ class Text(NamedTuple):
 def manifest_of(size: int) -> Text:
     """Returns a manifest that claims this size for each member."""
     members: list[dict[str, Any]] = [
-        {"name": name, "bytes": size, "sha256": "0" * 64, "schema": NEWEST_SCHEMA, "rows": {}}
-        for name in ("live.db", "staging.db")
+        {"name": name, "bytes": size, "schema": NEWEST_SCHEMA, "rows": {}} for name in ("live.db", "staging.db")
     ]
     claims = {"format": 1, "petstore": "1.0", "began": "2026-01-01", "members": members}
     return Text("manifest.json", json.dumps(claims).encode())
@@ -94,7 +93,7 @@ def _deflated(member: Zeros | Text) -> tuple[bytes, int, int]:
 
 
 def rewrite(source: Path, target: Path, sql: str) -> None:
-    """Executes statements on the live.db of a backup, and updates its size and the checksums."""
+    """Executes statements on the live.db of a backup, and updates its size and the checksum."""
     manifest = archive.read(source)
     work = target.with_name(f"{target.name}-work")
     work.mkdir()
@@ -102,10 +101,7 @@ def rewrite(source: Path, target: Path, sql: str) -> None:
     with contextlib.closing(apsw.Connection(str(work / "live.db"))) as connection:
         connection.execute(sql)
     members = [
-        msgspec.structs.replace(
-            member, bytes=(work / member.name).stat().st_size, sha256=archive.sha256_of(work / member.name)
-        )
-        for member in manifest.members
+        msgspec.structs.replace(member, bytes=(work / member.name).stat().st_size) for member in manifest.members
     ]
     archive.write(target, work, msgspec.structs.replace(manifest, members=members), lambda _: None)
     shutil.rmtree(work)

@@ -137,20 +137,9 @@ def files_that_others_can_read(_: str) -> None:
     _replace(petstore.cli, "UMASK", 0)
 
 
-def links_after_the_check(_: str) -> None:
-    from petstore import backends
-
-    for module in (data_dir, backends):
-        _replace(module, "check_safe", lambda _: None)
-
-
-def links_followed(_: str) -> None:
-    from petstore.observability import multiprocess
-
-    links_after_the_check("")
-    _replace(os, "O_NOFOLLOW", 0)
-    for module in (data_dir, multiprocess):
-        _replace(module, "is_directory", Path.is_dir)
+def other_owners_accepted(_: str) -> None:
+    _replace(data_dir, "check_owner", lambda _: None)
+    _replace(data_dir, "check_files", lambda _: None)
 
 
 def uploads_kept(_: str) -> None:
@@ -213,8 +202,8 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
     for each in (
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks, slow_bodies, all_received_kept,
-        backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, links_after_the_check,
-        links_followed, metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
+        backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, other_owners_accepted,
+        metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip
 

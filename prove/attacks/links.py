@@ -1,20 +1,23 @@
-"""The service's user puts links into the data directory, where root then runs commands.
+"""Another user puts links into root's data directory, or replaces the directory, before and while root runs commands.
 
-Each link is also tested as if it had been created after the directory was checked. Directories with other owners or
-that other users can write to are tested too. Figures: the commands that root ran, and the outside files that changed.
+The other user owns the directory, or may write to it or to the directory that contains it. Figures: the commands that
+root ran, how many of them were refused, and the outside files that changed.
 """
 
 import contextlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from harness.claims import Skipped, hold, temporary_directory
 from harness.commands import Commands
+from harness.other_user import as_nobody
 from harness.servers import Server
 from harness.watched_files import NOBODY
 from prove.attacks.altered import program
@@ -23,66 +26,36 @@ from prove.proof import Figures, Scale
 TIMEOUT = 60
 LIST, ADD, SERVE = ("keys", "list"), ("keys", "create", "--plan", "free"), ("serve",)
 BACKUP, RESTORE, EXPORT = ("backup", "made.zip", "--force"), ("restore", "backup.zip", "--force"), ("pets", "export")
-# For each link: its name in the data directory, whether it points to a directory, and a command that would follow it.
-LINKS = (
-    ("lock", False, LIST), ("live.db", False, ADD), ("live.db-turn", False, ADD), ("live.db-wal", False, ADD),
-    ("gate.mdb", False, LIST), ("gate.mdb-boot", False, LIST), ("last-backup", False, BACKUP), ("metrics", True, SERVE),
-    ("metrics/lock", False, SERVE), ("metrics/counter_0.db", False, SERVE), ("restore", True, LIST),
-    ("restore.part", True, RESTORE),
-)  # fmt: skip
-# LMDB opens this file and would follow the link, so only the check of the directory prevents that.
-ONLY_CHECKED = (("gate.mdb-lock", False, LIST),)
 COMMANDS = (LIST, ADD, BACKUP, RESTORE, SERVE)
+# The names under which LMDB, SQLite and Petstore would follow a link, and whether they would expect a directory.
+LINKS = {
+    "gate.mdb-lock": False, "lock": False, "live.db": False, "live.db-turn": False, "live.db-wal": False,
+    "gate.mdb": False, "gate.mdb-boot": False, "last-backup": False, "service-address": False, "metrics": True,
+    "restore": True, "restore.part": True,
+}  # fmt: skip
 
 
-def prove(scale: Scale) -> Figures:
-    if os.geteuid() != 0:
-        raise Skipped("only root can work in another user's directory")
-    ran = 0
-    with temporary_directory() as place:
-        place.chmod(0o755)
-        for words in _programs(scale):
-            for name, leads_to_directory, command in _links(scale, words):
-                for each in COMMANDS if scale.full else (command,):
-                    with _precious(place, leads_to_directory) as precious, _data(place) as data:
-                        link = data / name
-                        link.parent.mkdir(exist_ok=True)
-                        link.unlink(missing_ok=True)
-                        link.symlink_to(precious)
-                        _run(words, place, data, each)
-                        ran += 1
-            with _precious(place, False) as precious, _data(place) as data:
-                (data / "lock").unlink()
-                (data / "lock").hardlink_to(precious)
-                _run(words, place, data, LIST)
-            with _precious(place, False) as precious, _data(place) as data:
-                (place / "pets.csv.part").symlink_to(precious)
-                hold(_run(words, place, data, (*EXPORT, str(place / "pets.csv"))) == 0, "the export succeeds")
-                hold(not (place / "pets.csv").is_symlink(), "the export is a new file")
-                (place / "pets.csv.part").unlink()
-                (place / "pets.csv").unlink()
-        refused = sum(_owned_by_another(place, command) for command in COMMANDS[: None if scale.full else 2])
-        for mode in (0o777, 0o770, 0o702):
-            _writable_by_others(place, mode)
-    return {"commands of root": ran, "files that differ": 0, "refused for their owner": refused}
+class _Root:
+    """Runs commands as root, and counts them."""
 
+    def __init__(self, place: Path, words: list[str]) -> None:
+        self._place = place
+        self._words = words
+        self.codes: list[int] = []
 
-def _programs(scale: Scale) -> list[list[str]]:
-    return [program("links_followed")] if scale.plant else [program(), program("links_after_the_check")]
+    def run(self, data: Path, command: tuple[str, ...]) -> int:
+        """Runs a command and returns its exit code. Stops the service if the command starts one."""
+        self.codes.append(self._serve(data) if command == SERVE else self._run(data, command))
+        return self.codes[-1]
 
+    def _run(self, data: Path, command: tuple[str, ...]) -> int:
+        variables = {**os.environ, "PETSTORE_DATA": str(data), "PYTHONPATH": str(Path(__file__).parents[2])}
+        line = [sys.executable, "-m", *self._words, *command]
+        return subprocess.run(line, cwd=self._place, env=variables, capture_output=True, timeout=TIMEOUT).returncode
 
-def _links(scale: Scale, words: list[str]) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
-    """Returns the links to test. The check treats all alike, so the short scale tests only the first and the last."""
-    if words != program():
-        return LINKS
-    return LINKS + ONLY_CHECKED if scale.full else LINKS[:1] + ONLY_CHECKED
-
-
-def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) -> int:
-    """Runs a command and returns its exit code. Stops the service if the command starts one."""
-    if command == SERVE:
+    def _serve(self, data: Path) -> int:
         server = Server(data)
-        server.program = words
+        server.program = self._words
         try:
             server.start()
             return server.stop()
@@ -90,24 +63,152 @@ def _run(words: list[str], place: Path, data: Path, command: tuple[str, ...]) ->
             return 2
         finally:
             server.kill()
-    variables = {**os.environ, "PETSTORE_DATA": str(data)}
-    line = [sys.executable, "-m", *words, *command]
-    variables["PYTHONPATH"] = str(Path(__file__).parents[2])
-    return subprocess.run(line, cwd=place, env=variables, capture_output=True, timeout=TIMEOUT).returncode
+
+
+def prove(scale: Scale) -> Figures:
+    if os.geteuid() != 0:
+        raise Skipped("only root can be a different user than the attacker")
+    with temporary_directory() as place:
+        place.chmod(0o755)
+        root = _Root(place, program("other_owners_accepted") if scale.plant else program())
+        for name in LINKS if scale.full else list(LINKS)[:1]:
+            for command in COMMANDS if scale.full else (LIST,):
+                _planted_by_the_owner(place, root, name, command)
+                _planted_by_a_writer(place, root, name, command)
+        for command in COMMANDS if scale.full else (LIST,):
+            _planted_meanwhile(place, root, command)
+            for owner, mode in ((NOBODY, 0o700), (NOBODY, 0o755), (0, 0o777)):
+                _replaced(place, root, command, owner, mode)
+        _planted_next_to_the_target(place, root)
+    return {"commands of root": len(root.codes), "refused": root.codes.count(2), "files that differ": 0}
+
+
+def _planted_by_the_owner(place: Path, root: _Root, name: str, command: tuple[str, ...]) -> None:
+    with _precious(place) as precious, _data(place) as data:
+        for path in (data, *data.iterdir()):
+            os.chown(path, NOBODY, NOBODY)
+        as_nobody(partial(_plant, data, precious, name))
+        before = _state(data)
+        code = root.run(data, command)
+        unchanged = _state(data) == before
+    hold(code == 2 and unchanged, f"root does not run {command} in another user's directory")
+
+
+def _planted_by_a_writer(place: Path, root: _Root, name: str, command: tuple[str, ...]) -> None:
+    with _precious(place) as precious, _data(place) as data:
+        data.chmod(0o777)
+        hold(as_nobody(partial(_plant, data, precious, name)) == "None", f"the other user can plant {name}")
+        code = root.run(data, command)
+    hold(code == 2, f"{command} does not open another user's {name}")
+
+
+def _planted_meanwhile(place: Path, root: _Root, command: tuple[str, ...]) -> None:
+    with _precious(place) as precious, _data(place) as data:
+        data.chmod(0o777)
+        with _meanwhile(partial(_plant_all, data, precious)):
+            root.run(data, command)
+        _closed(data, precious)
+
+
+def _closed(data: Path, precious: Path) -> None:
+    """Raises Broken if the other user can still write to the directory."""
+    hold(not data.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), "the command removes others' permission to write")
+    hold(as_nobody(partial(_plant, data, precious, "lock")).startswith("PermissionError"), "nothing more is planted")
+
+
+def _replaced(place: Path, root: _Root, command: tuple[str, ...], owner: int, mode: int) -> None:
+    """The other user replaces the directory by another one, in which every name is a link."""
+    with _precious(place) as precious, _data(place) as original:
+        shared = place / "shared"
+        shared.mkdir()
+        data = original.rename(shared / "data")
+        shared.chmod(mode)
+        os.chown(shared, owner, owner)
+        try:
+            hold(root.run(data, command) == 2, f"{command} is refused where another user could replace the directory")
+            with _meanwhile(partial(_swap, shared, precious)):
+                hold(root.run(data, command) == 2, f"{command} is refused while another user replaces the directory")
+        finally:
+            shutil.rmtree(shared)
+
+
+def _planted_next_to_the_target(place: Path, root: _Root) -> None:
+    with _precious(place) as precious, _data(place) as data:
+        target = place / "pets.csv"
+        target.with_name("pets.csv.part").symlink_to(precious / "file")
+        hold(root.run(data, (*EXPORT, str(target))) == 0, "the export succeeds")
+        hold(not target.is_symlink() and stat.S_IMODE(target.stat().st_mode) == 0o600, "the export is a private file")
+        target.unlink()
+        target.symlink_to(precious / "file")
+        hold(root.run(data, (*EXPORT, str(target), "--force")) == 2, "an export does not follow a link")
+        target.unlink()
+        target.with_name("pets.csv.part").unlink()
+
+
+# The other user
+
+
+def _plant(data: Path, precious: Path, name: str) -> None:
+    link = data / name
+    if link.is_dir() and not link.is_symlink():
+        link.rename(data / f"{name}.old")
+    link.unlink(missing_ok=True)
+    link.symlink_to(precious if LINKS[name] else precious / "file")
+
+
+def _plant_all(data: Path, precious: Path) -> None:
+    for name in LINKS:
+        _plant(data, precious, name)
+
+
+def _swap(shared: Path, precious: Path) -> None:
+    """Replaces the directory by one with links, or moves it back."""
+    data, hidden, own = shared / "data", shared / "hidden", shared / "own"
+    if hidden.exists():
+        data.rename(own)
+        hidden.rename(data)
+        return
+    if not own.exists():
+        own.mkdir()
+        _plant_all(own, precious)
+    data.rename(hidden)
+    own.rename(data)
 
 
 @contextlib.contextmanager
-def _precious(place: Path, is_directory: bool) -> Iterator[Path]:
-    """Creates a file owned by root, or a directory of such files. Raises Broken if anything has changed at the end."""
+def _meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Repeats `work` as the user nobody, in another process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            while True:
+                with contextlib.suppress(OSError):
+                    work()
+        finally:
+            os._exit(1)
+    try:
+        yield
+        hold(os.waitpid(child, os.WNOHANG) == (0, 0), "the other user is still at work")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+# The data, and the files outside
+
+
+@contextlib.contextmanager
+def _precious(place: Path) -> Iterator[Path]:
+    """Creates a directory with files of root. Raises Broken if anything in it has changed at the end."""
     precious = place / "precious"
-    if is_directory:
-        for directory in (precious, precious / "new", precious / "old"):
-            directory.mkdir(mode=0o700)
-        for name in ("members", "new/live.db", "counter_0.db", "file"):
-            (precious / name).write_text("live.db")
-    else:
-        precious.write_text("precious")
-        precious.chmod(0o600)
+    for directory in (precious, precious / "new", precious / "old"):
+        directory.mkdir(mode=0o700)
+    for name in ("file", "new/live.db", "0.lock", "counter_0.db"):
+        (precious / name).write_text("precious")
+        (precious / name).chmod(0o600)
     before = _state(precious)
     try:
         yield precious
@@ -115,7 +216,7 @@ def _precious(place: Path, is_directory: bool) -> Iterator[Path]:
         changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         hold(not changed, f"a command that root ran changed {changed} outside the data directory")
     finally:
-        shutil.rmtree(precious) if is_directory else precious.unlink()
+        shutil.rmtree(precious)
 
 
 def _state(path: Path) -> dict[str, tuple[object, ...]]:
@@ -131,34 +232,14 @@ def _state(path: Path) -> dict[str, tuple[object, ...]]:
 
 @contextlib.contextmanager
 def _data(place: Path) -> Iterator[Path]:
-    """Creates a data directory with an animal, owned by the user nobody."""
+    """Creates a data directory of root with an animal."""
     original, data = place / "original", place / "data"
     if not original.exists():
         commands = Commands(Server(original))
         commands.text("pets", "add", "--name", "Rex", "--category-id", "1")
         commands.text("backup", str(place / "backup.zip"))
     shutil.copytree(original, data)
-    for path in (data, *data.iterdir()):
-        os.chown(path, NOBODY, NOBODY)
     try:
         yield data
     finally:
-        shutil.rmtree(data)
-
-
-def _owned_by_another(place: Path, command: tuple[str, ...]) -> bool:
-    with _data(place) as data:
-        for path in data.iterdir():
-            os.chown(path, 0, 0)
-        before = _state(data)
-        hold(_run(program(), place, data, command) == 2, f"{command} is refused if another user owns the files")
-        hold(_state(data) == before, f"{command} does not change these files")
-    return True
-
-
-def _writable_by_others(place: Path, mode: int) -> None:
-    with _data(place) as data:
-        data.chmod(mode)
-        hold(_run(program(), place, data, LIST) == 0, "root removes the write permission and continues")
-        left = stat.S_IMODE(data.stat().st_mode)
-        hold(left == mode & ~0o022, f"the mode {mode:o} becomes {left:o}")
+        shutil.rmtree(data, ignore_errors=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from petstore.changes import Change
-from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, check_ours, check_safe, exclusive_lock, shared_lock
+from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, exclusive_lock, secure, shared_lock
 from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
@@ -113,9 +113,8 @@ def _close_soon(gate: Gate) -> None:
 
 
 def check_recognised(settings: Settings) -> None:
-    """Raises OperatorError if this version cannot use the data files. Must be called before changing any file."""
-    check_ours(settings.data)
-    check_safe(settings.data)  # also rejects pipes, because opening a pipe would block
+    """Raises OperatorError if this user or this version cannot use the data directory. Creates only the directory."""
+    secure(settings.data)
     if settings.store is None:
         from petstore.store.sqlite import migrations
 
@@ -138,9 +137,8 @@ def prepare(settings: Settings) -> None:
 def recover_gate(settings: Settings, *, thoroughly: bool = False) -> None:
     """Renames the gate file if it is damaged. If `thoroughly` is true, reads the whole file even if it is marked clean.
 
-    Raises OperatorError if the data directory is not safe, or if this version or this user cannot use the file.
+    Raises OperatorError if this version cannot use the file.
     """
-    check_safe(settings.data)
     path = gate_file(settings.gate, settings.data)
     if is_clean(path) and not thoroughly:
         return

@@ -1,7 +1,7 @@
-"""The data directory: its files, permissions and locks, and how a restore replaces its files.
+"""The data directory: its files, its owner and locks, and how a restore replaces its files.
 
-If another user could create a symlink in the directory, a command run by root might write to any file that the user
-chooses. The directory must therefore belong to a trusted user, and no one else may have write permission.
+Only processes of the directory's owner use it, and only they can write to it. This is checked when the directory is
+opened. Everything in it can therefore be trusted, and no other code has to guard against symlinks and the like.
 
 Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
 a crash. Restoring and copying each take the exclusive lock. A restore prepares its files in a subdirectory and then
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from petstore.errors import OperatorError
-from petstore.files import check_encoding, exists, is_directory, open_file, os_errors_of, sync, user_name
+from petstore.files import check_encoding, check_place, exists, open_file, os_errors_of, sync, user_name
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
@@ -63,7 +63,11 @@ def has_data(data: Path) -> bool:
     """Whether the directory contains a store or the files of an interrupted restore. Raises OperatorError."""
     check_encoding(data)
     with os_errors_of(f"--data {data}"):
-        return any(exists(data / name) for name in (*STORE_FILES, READY))
+        try:
+            return any(exists(data / name) for name in (*STORE_FILES, READY))
+        except PermissionError:
+            check_owner(data)  # its message says which user to become
+            raise
 
 
 def check_ours(data: Path) -> None:
@@ -83,14 +87,14 @@ def own_files(data: Path) -> Iterator[Path]:
     for path in sorted(data.iterdir()):
         if _OWN_NAME(path.name):
             yield path
-            if is_directory(path):
+            if path.is_dir() and not path.is_symlink():
                 yield from sorted(path.rglob("*"))
 
 
-def create(data: Path) -> None:
+def secure(data: Path) -> None:
     """Creates the directory if it does not exist. Otherwise, removes other users' write permission.
 
-    Raises OperatorError if the directory contains other files but no store, is not writable, or is not safe to use.
+    Raises OperatorError if the directory contains other files but no store, or if another user controls any part of it.
     """
     check_ours(data)
     try:
@@ -99,77 +103,55 @@ def create(data: Path) -> None:
         raise OperatorError(f"--data {data}: is not a directory") from None
     except OSError as error:
         raise OperatorError(f"--data {data}: {error.strerror}") from error
-    if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        raise OperatorError(f"--data {data}: no permission to write there; run this command as the service's user")
-    check_safe(data)
+    check_owner(data)
     mode = stat.S_IMODE(data.stat().st_mode)
     if mode & WRITABLE_BY_OTHERS:
         with contextlib.suppress(OSError):
             data.chmod(mode & ~WRITABLE_BY_OTHERS)
         if data.stat().st_mode & WRITABLE_BY_OTHERS:  # some file systems ignore chmod
-            raise _writable_by_others(data)
+            raise OperatorError(
+                f"--data {data}: other users can write there; run `chmod go-w {shlex.quote(str(data))}` as root"
+            )
+    check_files(data)
 
 
-def check_safe(data: Path) -> None:
-    """Raises OperatorError if an untrusted user could change the directory, or if it contains a symlink or a pipe.
+def check_owner(data: Path) -> None:
+    """Raises OperatorError if the directory belongs to another user, or if another user could replace it.
 
-    If other users have write permission, the owner and root may continue, because `create` removes that permission. A
-    directory that does not exist is considered safe.
+    Accepts a directory that does not exist.
     """
     me = os.geteuid()
     with os_errors_of(f"--data {data}"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        trusted = trusted_users(data)
-        for found in (data.lstat(), data.stat()):  # if the directory is a symlink, check the symlink's owner too
-            if found.st_uid not in trusted:
-                raise _of_another_user(data, found.st_uid)
-        if found.st_mode & WRITABLE_BY_OTHERS and me not in (0, found.st_uid):
-            raise _writable_by_others(data)
+        owner = data.stat().st_uid
+        if owner == me and data.is_symlink():
+            owner = data.lstat().st_uid or me  # root may have created the symlink
+        if owner != me:
+            name = user_name(owner)
+            user = f"'#{name}'" if name.isdigit() else name
+            raise OperatorError(
+                f"--data {data}: belongs to {name}. Run `sudo -u {user} petstore …`, or give the directory to this user"
+                f" with {_chown(data)}."
+            )
+        for path in {data.absolute(), data.resolve()}:
+            check_place(path)
+
+
+def check_files(data: Path) -> None:
+    """Raises OperatorError if one of Petstore's files belongs to another user, who may have planted it."""
+    with os_errors_of(f"--data {data}"):
         for path in own_files(data):
-            with contextlib.suppress(FileNotFoundError):  # another process might have just removed the file
-                if kind := _odd_kind(path):
+            with contextlib.suppress(FileNotFoundError):  # another process may have just removed the file
+                if (owner := path.lstat().st_uid) != os.geteuid():
+                    name = user_name(owner)
                     raise OperatorError(
-                        f"Refusing to open {path}: it is a {kind}. Remove it with `rm {shlex.quote(str(path))}`."
+                        f"Refusing to open {path}: it belongs to {name}. If {name} put it there, remove it. Otherwise,"
+                        f" run {_chown(data)}."
                     )
 
 
-def trusted_users(data: Path) -> set[int]:
-    """Returns the ids of the users who are trusted with the data.
-
-    These are root, the current user and, if the current user is root, the owners of the data files.
-    """
-    me = os.geteuid()
-    return {0, me, *(_owners_of_data(data) if me == 0 else ())}
-
-
-def _owners_of_data(data: Path) -> Iterator[int]:
-    for name in DATA_FILES:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            yield (data / name).lstat().st_uid
-
-
-def _of_another_user(data: Path, owner: int) -> OperatorError:
-    name, me = user_name(owner), user_name(os.geteuid())
-    return OperatorError(
-        f"--data {data}: belongs to {name}, who could replace the data. If {name} runs the service, run this command as"
-        f" {name}. Otherwise, run `chown -R {me} {shlex.quote(str(data))}` as root."
-    )
-
-
-def _writable_by_others(data: Path) -> OperatorError:
-    return OperatorError(
-        f"--data {data}: other users can write there; as its owner or root, run `chmod go-w {shlex.quote(str(data))}`"
-    )
-
-
-def _odd_kind(path: Path) -> str:
-    """Returns "symlink", "pipe" or "device", or an empty string for any other file.
-
-    LMDB and prometheus-client would follow a symlink and block on a pipe.
-    """
-    mode = path.lstat().st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode):
-        return ""
-    return "symlink" if stat.S_ISLNK(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
+def _chown(data: Path) -> str:
+    me = user_name(os.geteuid())
+    return f"`chown -R {me} {shlex.quote(str(data))}` as root"
 
 
 def check_data(data: Path) -> None:
@@ -237,18 +219,9 @@ def is_locked(data: Path) -> bool:
 
 def _open_lock(data: Path) -> int:
     """Opens the lock file, creating the file and the directory if necessary. Raises OperatorError."""
-    create(data)
-    try:
-        file = open_file(data / LOCK)
-        # After root has run a command, the service's user must still be able to open the lock file. If the file has a
-        # second hard link, do not change its owner, because it could be any file on the system.
-        if os.geteuid() == 0 and os.fstat(file).st_nlink == 1:
-            os.fchown(file, data.stat().st_uid, data.stat().st_gid)
-    except OSError as error:
-        raise OperatorError(
-            f"{data / LOCK}: {error.strerror}; run this command as the owner of the directory"
-        ) from error
-    return file
+    secure(data)
+    with os_errors_of(data / LOCK):
+        return open_file(data / LOCK)
 
 
 def _try_shared(file: int, data: Path) -> bool:
@@ -258,7 +231,7 @@ def _try_shared(file: int, data: Path) -> bool:
     """
     if not _try_lock(file, fcntl.LOCK_SH):
         return False
-    if not is_directory(data / READY):
+    if not (data / READY).is_dir():
         return True
     if _try_lock(file, fcntl.LOCK_EX):
         complete_restore(data)
@@ -284,7 +257,7 @@ def stage_restore(data: Path) -> Iterator[Path]:
     stage = data / STAGE
     shutil.rmtree(stage, ignore_errors=True)
     for directory in (stage, stage / NEW, stage / OLD):
-        directory.mkdir(mode=0o700)  # fails if the path is a symlink, because rmtree does not remove symlinks
+        directory.mkdir(mode=0o700)
     try:
         yield stage / NEW
     finally:
@@ -308,7 +281,7 @@ def complete_restore(data: Path) -> Path | None:
     contains the old files, if any.
     """
     ready = data / READY
-    if not is_directory(ready):
+    if not ready.is_dir():
         return None
     new, old = ready / NEW, ready / OLD
     for name in DATA_FILES:

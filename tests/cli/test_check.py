@@ -12,12 +12,9 @@ import pytest
 
 from harness.certificates import self_signed
 from harness.commands import Commands
-from harness.other_user import as_nobody
 from harness.servers import Server, serving
 from petstore import data_dir
-from petstore.cli.check import check
 from tests.findings import faults
-from tests.marks import only_as_root
 
 EMBEDDED = {"settings", "last backup", "data directory", "store, live", "store, staging", "gate", "free space", "clock"}
 
@@ -120,13 +117,6 @@ def test_a_clock_that_was_set_back_is_found(embedded: Commands) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_found(embedded: Commands) -> None:
-    shutil.chown(embedded.data / "live.db", "nobody")
-    (fault,) = faults(embedded)["data directory"]
-    assert "live.db" in fault and "nobody" in fault
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_lost_and_found_is_no_fault(embedded: Commands) -> None:
     (embedded.data / "lost+found").mkdir()
     shutil.chown(embedded.data / "lost+found", "nobody")
@@ -210,14 +200,6 @@ def test_a_file_that_is_removed_during_the_check_is_no_fault(
         Path, "iterdir", lambda path: [*there(path), path / "gate.mdb-boot.1"] if path == embedded.data else there(path)
     )
     assert faults(embedded) == {}
-
-
-@only_as_root
-def test_check_without_permission_exits_with_2(embedded: Commands) -> None:
-    words = ["--data", str(embedded.data)]
-    assert as_nobody(lambda: check.main(words, standalone_mode=False)) == (
-        f"OperatorError: --data {embedded.data}: Permission denied"
-    )
 
 
 def test_a_data_directory_that_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -74,9 +74,8 @@ TYPED = {
     "chmod 600 {shlex.quote(str(key))}": ("chmod 600 FILE", ""),
     "chmod go-w {shlex.quote(str(data))}": ("chmod go-w DATA", ""),
     "chown -R {me} {shlex.quote(str(data))}": ("chown -R USER DATA", ""),
-    "chown {users[1]} {shlex.quote(str(path))}": ("chown USER FILE", ""),
+    "sudo -u {user} petstore …": ("petstore keys list", "KEY"),  # … means the current command
     "rm -r {shlex.quote(str(target.data))}": ("rm -r DATA", ""),
-    "rm {shlex.quote(str(path))}": ("rm FILE", ""),
 }  # fmt: skip
 RUNNING = {
     "petstore console": ("petstore console", "The console shows"),

@@ -9,9 +9,7 @@ import lmdb
 import pytest
 
 from harness.gates import PLENTY, ask, use_lmdb
-from harness.other_user import as_nobody, directory_of_nobody
 from petstore.gate import Gate, recovery
-from petstore.gate.doctor import check_gate_file
 from petstore.gate.recovery import (
     FORMAT,
     FORMAT_RECORD,
@@ -23,7 +21,6 @@ from petstore.gate.recovery import (
     recover,
 )
 from petstore.plans import Limits
-from tests.marks import only_as_root
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -119,19 +116,6 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, damage: str) -> None:
     damaged = recover(path)
     assert damaged is not None and damaged.exists()
     assert use_lmdb(tmp_path, lambda gate: ask(gate, "key_1", Limits(5, 5))).remaining == 4
-
-
-@only_as_root
-def test_a_file_of_another_user_is_not_changed() -> None:
-    with directory_of_nobody() as directory:
-        path = directory / "gate.mdb"
-        use_lmdb(directory, lambda gate: gate.keys_version("live"))
-        assert readable(path)
-        assert as_nobody(lambda: recover(path)) == (
-            f"OperatorError: {path}: no permission to read and write it; make the service's user its owner"
-        )
-        assert "cannot be read" in as_nobody(lambda: check_gate_file(path, in_use=False))
-        assert path.exists()
 
 
 def test_without_a_file_nothing_is_created(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
-"""The data directory: its locks, its owner and permissions, and symlinks, which are never followed."""
+"""The data directory: its locks, its owner and permissions."""
 
 import os
-import shutil
 import stat
 import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,13 @@ from harness.commands import Commands
 from harness.other_user import ANONYMOUS, as_nobody, directory_of_nobody
 from harness.served import wait_for
 from harness.servers import PETSTORE, Server, serving
+from harness.watched_files import open_directory
 from petstore import data_dir
+from petstore.cli.check import check
+from petstore.cli.suggestions import suggestion
 from petstore.errors import OperatorError
-from petstore.files import open_file, read_text, replacing, touch
+from petstore.files import replacing
 from petstore.gate import recovery
-from petstore.observability import multiprocess
 from tests.marks import only_as_root
 
 
@@ -30,16 +30,6 @@ def used(tmp_path: Path) -> Commands:
     commands = Commands(Server(tmp_path / "data"))
     commands.text("keys", "create", "--plan", "free")
     return commands
-
-
-@pytest.mark.parametrize("name", ["gate.mdb", "live.db", "metrics/counter_0.db"])
-def test_a_pipe_in_the_data_directory_is_refused_and_not_waited_for(used: Commands, name: str) -> None:
-    pipe = used.data / name
-    pipe.parent.mkdir(exist_ok=True)
-    pipe.unlink(missing_ok=True)
-    os.mkfifo(pipe)
-    for words in (["keys", "list"], ["serve", "--port", str(free_port())], ["check"]):
-        assert "it is a pipe. Remove it with `rm " in used.fails_in_one_line(*words)
 
 
 def test_restore_is_refused_while_a_process_has_the_shared_lock(tmp_path: Path) -> None:
@@ -119,44 +109,56 @@ def test_processes_with_and_without_a_boot_id_share_a_gate_file(
     assert list(used.data.glob("gate.mdb.damaged-*")) == []
 
 
-@only_as_root
-def test_a_command_of_root_leaves_the_lock_to_the_owner(used: Commands) -> None:
-    for path in (used.data, *used.data.iterdir()):
-        shutil.chown(path, "nobody", "nogroup")
-    (used.data / data_dir.LOCK).unlink()
-    used.text("pets", "list")
-    assert (used.data / data_dir.LOCK).owner() == "nobody"
-
-
 # The owner, and the permission to write
 
 
 COMMANDS = [
     ["serve"], ["console"], ["keys", "list"], ["keys", "create", "--plan", "free"], ["pets", "export", "pets.csv"],
-    ["backup", "made.zip"], ["restore", "backup.zip", "--force"], ["check"],
+    ["backup", "made.zip"], ["restore", "backup.zip", "--force"], ["copy", "--to-store", "other"], ["check"],
 ]  # fmt: skip
 
 
 @only_as_root
-def test_the_directory_of_another_user_is_refused_by_every_command(used: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_user_but_the_owner_is_refused_with_the_command_to_type(
+    used: Commands, tmp_path: Path, words: list[str]
+) -> None:
     used.text("backup", str(tmp_path / "backup.zip"))
-    os.chown(used.data, ANONYMOUS, ANONYMOUS)
-    for words in COMMANDS:
-        done = used.run(*words, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), (words, done)
-        assert "belongs to nobody" in done.stderr and f"chown -R root {used.data}" in done.stderr, words
-    os.chown(used.data, 0, 0)
-    used.text("keys", "list")
+    subprocess.run(["chown", "-R", "nobody", str(used.data)], check=True)
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    done = used.run(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    typed = f"petstore {' '.join(words)} --data {used.data}"
+    assert f"belongs to nobody. Run `sudo -u nobody {typed}`" in done.stderr.replace(suggestion("", ""), "petstore ")
+    assert f"`chown -R root {used.data}` as root" in done.stderr
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
 @only_as_root
-def test_root_works_in_the_directory_of_the_owner_of_the_data_files(used: Commands) -> None:
-    os.chown(used.data, ANONYMOUS, ANONYMOUS)
-    os.chown(used.data / "live.db", ANONYMOUS, ANONYMOUS)
-    data_dir.check_safe(used.data)
-    os.chown(used.data, ANONYMOUS - 1, ANONYMOUS)
-    with pytest.raises(OperatorError, match=f"belongs to {ANONYMOUS - 1}, "):
-        data_dir.check_safe(used.data)
+def test_a_user_without_permission_gets_the_command_to_type() -> None:
+    with open_directory() as directory:
+        data = directory / "data"
+        Commands(Server(data)).text("keys", "create", "--plan", "free")
+        words = ["--data", str(data)]
+        refused = as_nobody(lambda: check.main(words, standalone_mode=False))
+        assert refused.startswith(f"OperatorError: --data {data}: belongs to root. Run `sudo -u root "), refused
+
+
+@only_as_root
+@pytest.mark.parametrize("name", ["live.db", "gate.mdb-lock", "metrics", "metrics/0.lock", "restore"])
+def test_a_file_of_another_user_is_refused(used: Commands, tmp_path: Path, name: str) -> None:
+    used.text("backup", str(tmp_path / "backup.zip"))
+    file = used.data / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.symlink_to(tmp_path / "elsewhere")
+    os.lchown(file, ANONYMOUS, ANONYMOUS)
+    for words in COMMANDS:
+        done = used.run(*words, cwd=tmp_path)
+        assert done.returncode == 2, done
+        assert done.stderr.startswith(f"petstore: Refusing to open {file}: it belongs to nobody."), done
+        assert f"`chown -R root {used.data}` as root" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.zip", "data"]
 
 
 @only_as_root
@@ -165,6 +167,41 @@ def test_a_link_of_another_user_to_a_directory_is_refused(used: Commands, tmp_pa
     used.text("keys", "list", "--data", str(tmp_path / "link"))
     os.lchown(tmp_path / "link", ANONYMOUS, ANONYMOUS)
     assert "belongs to nobody" in used.fails_in_one_line("keys", "list", "--data", str(tmp_path / "link"))
+
+
+@only_as_root
+def test_root_may_create_the_link_to_a_directory() -> None:
+    with directory_of_nobody() as directory:
+        (directory / "data").mkdir(mode=0o700)
+        os.chown(directory / "data", ANONYMOUS, ANONYMOUS)
+        (directory / "link").symlink_to("data")
+        assert as_nobody(lambda: data_dir.secure(directory / "link")) == "None"
+
+
+@only_as_root
+@pytest.mark.parametrize(
+    "how", ["owned by another user", "writable by every user", "with a link to it", "behind a link"]
+)
+def test_a_directory_that_another_user_could_replace_is_refused(used: Commands, tmp_path: Path, how: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    data = other / "data"
+    if how == "with a link to it":
+        data.symlink_to(used.data)
+    else:
+        used.data.rename(data)
+    if how == "behind a link":
+        data = tmp_path / "data"
+        data.symlink_to(other / "data")
+    used.text("keys", "list", "--data", str(data))
+    if how == "writable by every user":
+        other.chmod(0o777)
+    else:
+        os.chown(other, ANONYMOUS, ANONYMOUS)
+    assert "could replace data; choose another place" in used.fails_in_one_line("keys", "list", "--data", str(data))
+    other.chmod(0o1777)  # in a directory with the sticky bit, users cannot rename the files of others
+    os.chown(other, 0, 0)
+    used.text("keys", "list", "--data", str(data))
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
@@ -177,89 +214,34 @@ def test_the_permission_to_write_is_taken_away_from_others(used: Commands, mode:
 
 
 @only_as_root
-def test_a_directory_that_others_can_write_is_refused_if_it_cannot_be_changed() -> None:
+def test_what_others_created_while_they_could_is_refused() -> None:
     with directory_of_nobody() as directory:
         os.chown(directory, 0, 0)
         directory.chmod(0o777)
-        for work in (data_dir.create, data_dir.check_safe):
-            assert as_nobody(partial(work, directory)).endswith(f"run `chmod go-w {directory}`")
-        directory.chmod(0o755)
-        assert as_nobody(lambda: data_dir.check_safe(directory)) == "None"
+        assert as_nobody((directory / "lock").touch) == "None"
+        with pytest.raises(OperatorError, match="lock: it belongs to nobody"):
+            data_dir.secure(directory)
+        (directory / "lock").unlink()
+        data_dir.secure(directory)
+        assert as_nobody((directory / "lock").touch).startswith("PermissionError")
 
 
 def test_a_file_system_that_ignores_the_change_is_refused(used: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     used.data.chmod(0o777)
     monkeypatch.setattr(Path, "chmod", lambda *_: None)
     with pytest.raises(OperatorError, match="chmod go-w"):
-        data_dir.create(used.data)
+        data_dir.secure(used.data)
 
 
-# Links
-
-LINKS = (
-    "lock", "last-backup", "live.db", "live.db-turn", "live.db-wal", "staging.db", "gate.mdb", "gate.mdb-lock",
-    "gate.mdb-boot", "metrics", "metrics/lock", "metrics/counter_0.db", "restore", "restore.part",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LINKS)
-def test_a_directory_with_a_link_is_refused(used: Commands, tmp_path: Path, name: str) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
-    before = precious.stat()
-    link = used.data / name
-    link.parent.mkdir(exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(precious)
-    for words in (["serve"], ["keys", "list"], ["backup", str(tmp_path / "backup.zip")], ["check"]):
-        assert f"Remove it with `rm {link}`" in used.fails_in_one_line(*words)
-    after = precious.stat()
-    assert (precious.read_text(), after.st_mtime_ns, after.st_uid) == ("precious", before.st_mtime_ns, before.st_uid)
-
-
-def test_what_opens_a_file_follows_no_link(tmp_path: Path) -> None:
-    """No link is followed, even if it is created after the directory was checked."""
-    precious = tmp_path / "precious"
-    precious.write_text("precious")
-    before = precious.stat()
-    for name in ("file", "pipe", "directory"):
-        path = tmp_path / name
-        {"file": lambda p: p.symlink_to(precious), "pipe": os.mkfifo, "directory": os.mkdir}[name](path)
-        for work in (open_file, touch, read_text):
-            with pytest.raises(OSError):
-                work(path)
-    with replacing(tmp_path / "file") as file:
+def test_a_file_is_replaced_in_the_directory_that_was_named_at_the_start(tmp_path: Path) -> None:
+    for name in ("named", "other"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("named")
+    with replacing(link / "file") as file:
+        link.unlink()
+        link.symlink_to("other")
         file.write("new")
-    assert (tmp_path / "file").read_text() == "new" and not (tmp_path / "file").is_symlink()
-    assert (precious.read_text(), precious.stat().st_mtime_ns) == ("precious", before.st_mtime_ns)
-
-
-def test_a_link_in_place_of_a_subdirectory_leads_nowhere(tmp_path: Path) -> None:
-    data, precious = tmp_path / "data", tmp_path / "precious"
-    for directory in (data, precious, precious / "new", precious / "old"):
-        directory.mkdir()
-    (precious / "members").write_text("")
-    (precious / "new" / "live.db").write_text("precious")
-    before = sorted(precious.rglob("*"))
-    for name in (data_dir.METRICS, data_dir.STAGE, data_dir.READY):
-        (data / name).symlink_to(precious)
-    multiprocess.remove_old_numbers(data / data_dir.METRICS)
-    with pytest.raises(OSError):
-        multiprocess.WorkerMetrics(data / data_dir.METRICS)
-    assert data_dir.complete_restore(data) is None
-    with pytest.raises(FileExistsError), data_dir.stage_restore(data):
-        pass
-    assert sorted(precious.rglob("*")) == before
-
-
-@only_as_root
-def test_a_lock_with_a_second_name_keeps_its_owner(used: Commands, tmp_path: Path) -> None:
-    """Some kernels let users create hard links to other users' files."""
-    for path in (used.data, *used.data.iterdir()):
-        shutil.chown(path, "nobody", "nogroup")
-    precious = tmp_path / "precious"
-    precious.touch()
-    (used.data / data_dir.LOCK).unlink()
-    (used.data / data_dir.LOCK).hardlink_to(precious)
-    used.text("pets", "list")
-    assert precious.owner() == "root"
+    assert (tmp_path / "named/file").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "named/file").stat().st_mode) == 0o600
+    assert list((tmp_path / "other").iterdir()) == [] and len(list((tmp_path / "named").iterdir())) == 1

@@ -6,7 +6,6 @@ shutdown, because the next start will probably use the same address.
 
 import contextlib
 import ipaddress
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from petstore import data_dir
-from petstore.files import read_text, replacing
+from petstore.files import replacing
 from petstore.keys import Environment
 from petstore.server.sockets import Address
 from petstore.settings import BASES, Settings
@@ -66,7 +65,7 @@ def record_console(data: Path, url: str) -> None:
 def recorded_service(data: Path) -> ServiceAddress:
     """Returns the address of the most recently started service, or the default address if none was recorded."""
     try:
-        return msgspec.json.decode(read_text(data / data_dir.SERVICE_ADDRESS), type=ServiceAddress)
+        return msgspec.json.decode((data / data_dir.SERVICE_ADDRESS).read_text(), type=ServiceAddress)
     except (OSError, ValueError):  # the service has never been started, or runs on another machine
         return ServiceAddress()
 
@@ -74,7 +73,7 @@ def recorded_service(data: Path) -> ServiceAddress:
 def recorded_console(data: Path) -> str:
     """Returns the sign-in URL of the most recently started console, or the default URL if none was recorded."""
     try:
-        return read_text(data / data_dir.CONSOLE_ADDRESS)
+        return (data / data_dir.CONSOLE_ADDRESS).read_text()
     except (OSError, ValueError):
         return sign_in_url(Settings(port=CONSOLE_PORT))
 
@@ -83,8 +82,6 @@ def _write(file: Path, text: str) -> None:
     """Writes an address to a file. Ignores errors such as a full disk, because the address is not essential."""
     with contextlib.suppress(OSError), replacing(file) as target:
         target.write(text)
-        if os.geteuid() == 0:  # let the service's user read a file written by root
-            os.fchown(target.fileno(), file.parent.stat().st_uid, file.parent.stat().st_gid)
 
 
 def _reachable(host: str) -> str:

@@ -48,9 +48,9 @@ def check(as_json: bool, **options: Any) -> None:
         raise no_data(settings)
     if settings.gate is None and not settings.data.is_dir():
         raise no_data(settings)
-    if settings.data.is_dir() and not os.access(settings.data, os.R_OK | os.X_OK):
-        raise OperatorError(f"--data {settings.data}: permission denied; run this command as the service's user")
-    data_dir.check_safe(settings.data)
+    if settings.data.is_dir():
+        data_dir.check_owner(settings.data)
+        data_dir.check_files(settings.data)
     faults_of_settings: list[str] = []
     try:
         check_settings(settings)

@@ -41,7 +41,7 @@ def deploy_files(directory: Path, force: bool) -> None:
     with os_errors_of(directory):
         directory.mkdir(parents=True, exist_ok=True)
     for file in files:  # check all targets before writing any file
-        check_target(directory / file.name, [os.geteuid()])
+        check_target(directory / file.name)
     for file in files:
         target = directory / file.name
         content = file.read_text("utf-8").replace(COMMAND, command)

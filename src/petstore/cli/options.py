@@ -152,7 +152,8 @@ def _parameter_type(kind: Any, declared: Option) -> click.ParamType[Any] | None:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if Path in (kind, *get_args(kind)):
-        return click.Path(path_type=Path, dir_okay=declared.metavar == "DIR")
+        is_directory = declared.metavar == "DIR"  # data_dir.py says who may read it
+        return click.Path(path_type=Path, dir_okay=is_directory, readable=not is_directory)
     return None
 
 

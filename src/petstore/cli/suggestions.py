@@ -1,7 +1,8 @@
 """Completes the commands suggested in messages, so that operators can run them exactly as printed.
 
-In a message, a command is enclosed in backticks, such as `petstore WORDS`. Placeholders are in capital letters.
-`as_typed` completes all commands in a message. `suggestion` returns a single command, to be printed by itself.
+In a message, a command is enclosed in backticks, such as `petstore WORDS`. Placeholders are in capital letters, and `…`
+means the current command. `as_typed` completes all commands in a message. `suggestion` returns a single command,
+to be printed by itself.
 """
 
 import re
@@ -21,13 +22,21 @@ BACKEND_OPTIONS = tuple(
     if declared.selects_data
     for option in ((name, f"{name}_file") if declared.in_file else (name,))
 )
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 RUNNING = ("serve", "console")  # long-running; operators run other commands in another terminal
-_COMMAND = re.compile("`petstore ([^`]+)`")
+_COMMAND = re.compile("`(sudo -u \\S+ )?petstore ([^`]+)`")
 
 
 def as_typed(message: str) -> str:
     """Completes the commands in a message, so that they use the same data as the current command."""
-    return _COMMAND.sub(lambda found: f"`{suggestion(found[1])}`", message)
+    return _COMMAND.sub(lambda found: f"`{found[1] or ''}{_completed(found[2])}`", message)
+
+
+def _completed(words: str) -> str:
+    if words != "…":
+        return suggestion(words)
+    typed = [without_password(word) if "://" in word else word for word in sys.argv[1:]]
+    return suggestion(shlex.join(typed), _given_options(ParameterSource.ENVIRONMENT))
 
 
 def suggestion(words: str, options: str | None = None) -> str:
@@ -38,20 +47,23 @@ def suggestion(words: str, options: str | None = None) -> str:
 
 def is_given(name: str) -> bool:
     """Returns whether the operator set this option on the command line or with an environment variable."""
+    return _source(name) in GIVEN
+
+
+def _source(name: str) -> ParameterSource | None:
     context = click.get_current_context(silent=True)
-    source = context.get_parameter_source(name) if context else None
-    return source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    return context.get_parameter_source(name) if context else None
 
 
-def _given_options() -> str:
+def _given_options(*sources: ParameterSource) -> str:
     """Returns the backend options that the operator has set, and --data if the command must run in another terminal.
 
     Includes options set with environment variables, and makes all paths absolute, because the other terminal might have
-    different variables or a different current directory.
+    different variables or a different current directory. With `sources`, returns only the options set in these ways.
     """
-    names = {name for name in BACKEND_OPTIONS if is_given(name)}
+    names = {name for name in BACKEND_OPTIONS if _source(name) in (sources or GIVEN)}
     context = click.get_current_context(silent=True)
-    if context is not None and context.command.name in RUNNING and not names & {"store", "store_file"}:
+    if not sources and context is not None and context.command.name in RUNNING and not names & {"store", "store_file"}:
         names.add("data")
     words = []
     for name in BACKEND_OPTIONS:

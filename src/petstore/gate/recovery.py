@@ -23,7 +23,7 @@ from pathlib import Path
 import lmdb
 
 from petstore.errors import OperatorError, Unavailable
-from petstore.files import read_text, replacing, sync
+from petstore.files import replacing, sync
 from petstore.observability.logs import event
 
 # The format record is written in the same transaction as the initial versions. Its name has the same first byte.
@@ -55,7 +55,7 @@ def is_clean(path: Path, *, in_use: bool = False) -> bool:
     written, so an unknown boot id is treated as the current boot id.
     """
     try:
-        note, boot_id = read_text(_note(path)), _boot_id()
+        note, boot_id = _note(path).read_text(), _boot_id()
     except OSError:  # the note is missing or unreadable; opening the file will report any problem
         return True
     return note in (SYNCED, boot_id) or (in_use and UNKNOWN_BOOT in (note, boot_id))
@@ -70,12 +70,8 @@ def recover(path: Path) -> Path | None:
     """Renames the file if it is damaged, so that the gate starts with new counters.
 
     Returns the new path, or None if the file is usable or does not exist. Must be called only while no process is using
-    the file. Raises OperatorError, without changing the file, if this version does not recognise it or if the current
-    user cannot read and write it.
+    the file. Raises OperatorError, without changing the file, if this version does not recognise it.
     """
-    for file in (path, _note(path)):
-        if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-            raise OperatorError(f"{file}: no permission to read and write it; make the service's user its owner")
     if not path.exists():
         return None
     if is_clean(path):
@@ -160,7 +156,7 @@ def _write_note(path: Path, text: str) -> None:
     """Writes the note, and syncs the note and its directory to disk. Raises OSError."""
     note = _note(path)
     with contextlib.suppress(FileNotFoundError):
-        if read_text(note) == text:
+        if note.read_text() == text:
             return
     with replacing(note) as file:
         file.write(text)

@@ -3,9 +3,11 @@
 Any zip program can open it. `manifest.json` records the members, the time of the backup, and the Petstore version.
 """
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from typing import IO, Annotated
 import msgspec
 
 from petstore.errors import OperatorError
-from petstore.files import open_regular, os_errors_of, sync
+from petstore.files import open_file, os_errors_of, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -24,7 +26,6 @@ MANIFEST_MAX = 1024 * 1024  # bytes
 CHUNK = 1024 * 1024
 READ_MAX = 4 * CHUNK  # the maximum number of bytes that zipfile may read at a time
 CHECKSUM = 64  # hexadecimal digits of the SHA-256 in the zip file's comment
-NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Progress = Callable[[int], None]
 
@@ -32,7 +33,6 @@ Progress = Callable[[int], None]
 class Member(msgspec.Struct, frozen=True):
     name: str
     bytes: Annotated[int, msgspec.Meta(ge=0)]
-    sha256: str
     schema: int  # the schema version; a release with an older schema cannot restore the backup
     rows: dict[str, int]
 
@@ -83,7 +83,7 @@ def write(target: Path, source: Path, manifest: Manifest, progress: Progress) ->
 
 def create_private(path: Path) -> IO[bytes]:
     """Creates a file that only its owner can read. Raises OSError, for example if the file already exists."""
-    return os.fdopen(os.open(path, NEW_FILE, 0o600), "wb+")
+    return os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL), "wb+")
 
 
 def read(path: Path) -> Manifest:
@@ -112,35 +112,29 @@ def unpack(path: Path, manifest: Manifest, target: Path, progress: Progress) -> 
     with _opened(path) as archive:
         for member in manifest.members:
             with archive.open(member.name) as entry:
-                found = _copy(entry, target / member.name, member.bytes, progress)
-            if found != (member.sha256, member.bytes):
+                size = _copy(entry, target / member.name, member.bytes, progress)
+            if size != member.bytes:
                 raise Damaged(f"{path}: {member.name} does not match the manifest")
 
 
-def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> tuple[str, int]:
-    """Copies at most `size_max` bytes. Returns the copy's SHA-256 and size. Raises OperatorError on failure."""
-    digest, size = hashlib.sha256(), 0
+def _copy(source: IO[bytes], target: Path, size_max: int, progress: Progress) -> int:
+    """Copies at most `size_max` bytes. Returns a larger number if the source is larger. Raises OperatorError."""
+    size = 0
     with os_errors_of(target), create_private(target) as file:
         while chunk := source.read(min(CHUNK, size_max + 1 - size)):
             size += len(chunk)
             if size > size_max:
                 break
             file.write(chunk)
-            digest.update(chunk)
             progress(len(chunk))
-    return digest.hexdigest(), size
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return size
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Verifies the checksum and opens the zip file. Raises OperatorError on failure."""
     try:
-        with os_errors_of(path), _BoundedFile(path, opener=open_regular) as file:
+        with os_errors_of(path), _BoundedFile(path, opener=_open_regular) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - CHECKSUM))
             checksum = file.read(CHECKSUM)
@@ -156,6 +150,15 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise Damaged(f"{path}: is not a Petstore backup") from error
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Opens a regular file and returns its descriptor. Raises OSError, for example if the path is a pipe."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK, because opening a pipe could block
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return file
 
 
 class _BoundedFile(io.FileIO):

@@ -23,7 +23,7 @@ import msgspec
 from petstore import __version__, data_dir
 from petstore.audit import AuditEntry
 from petstore.errors import OperatorError, PetstoreError, Unavailable
-from petstore.files import check_encoding, check_target, os_errors_of, touch
+from petstore.files import check_encoding, check_target, os_errors_of
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import archive
 from petstore.maintenance.archive import Manifest, Member, Progress
@@ -145,7 +145,7 @@ def back_up(
                 raise
         # The backup is complete, so the command must succeed even if the audit entry cannot be written.
         with contextlib.suppress(Unavailable, OSError):
-            touch(settings.data / data_dir.LAST_BACKUP)
+            (settings.data / data_dir.LAST_BACKUP).touch(mode=0o600)
             record_entry(settings.data / "live.db", entry)
     return manifest
 
@@ -214,7 +214,7 @@ def _check_target(target: Path, data: Path, force: bool) -> None:
     """Raises OperatorError if a backup must not be written to `target`. With `force`, it may replace a regular file."""
     check_encoding(target)
     with os_errors_of(target):
-        check_target(target, data_dir.trusted_users(data))
+        check_target(target)
         if target.is_dir():
             raise OperatorError(f"{target}: is a directory; give a file, or keep several backups there with --keep N")
         if target.exists() and not target.is_file():
@@ -246,7 +246,7 @@ def _described(path: Path) -> Member:
     found = check_database_file(path)
     if found.faults:
         raise OperatorError(f"{path.name} is damaged, so no backup was made: {found.faults[0]}")
-    return Member(path.name, path.stat().st_size, archive.sha256_of(path), found.schema, found.rows)
+    return Member(path.name, path.stat().st_size, found.schema, found.rows)
 
 
 def _read_manifest(source: Path) -> Manifest:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from petstore import data_dir
 from petstore.errors import MissingPackage, OperatorError
-from petstore.files import user_name
 from petstore.gate import GATE_FILE
 from petstore.gate.doctor import CLOCK_TOLERANCE, check_gate_file, check_redis
 from petstore.keys import ENVIRONMENTS
@@ -139,7 +138,6 @@ def _compare_clocks(server: str, ahead: float, clocks: list[str]) -> None:
 
 
 def _data_directory(data: Path, mounts: Path) -> Finding:
-    directory = data.stat()
     faults: list[str] = []
     warnings: list[str] = []
     if readable := data_dir.readable_by_others(data):
@@ -148,14 +146,7 @@ def _data_directory(data: Path, mounts: Path) -> Finding:
         # Other users can open the files in a directory only if they also have permissions for the directory itself.
         (faults if readable[0] == data else warnings).append(text)
     if not os.access(data, os.W_OK):
-        faults.append("the current user has no write permission; run this command and the service as its owner")
-    for path in data_dir.own_files(data):
-        with contextlib.suppress(FileNotFoundError):  # another command may remove files during the check
-            owner = path.lstat().st_uid
-            if owner != directory.st_uid:
-                users = user_name(owner), user_name(directory.st_uid)
-                fault = f"{path.name} belongs to {users[0]}, but the directory belongs to {users[1]}"
-                faults.append(f"{fault}; as root, run `chown {users[1]} {shlex.quote(str(path))}`")
+        faults.append("it is not writable")
     if (kind := _file_system(data, mounts)) in NETWORK_FILE_SYSTEMS:
         faults.append(f"it is on a network file system ({kind}), where locks are unreliable; move it to a local disk")
     return Finding("data directory", faults, str(data.absolute()), warnings)

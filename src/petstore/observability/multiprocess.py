@@ -8,7 +8,6 @@ prometheus_client is imported on demand, because importing it is slow.
 """
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from petstore.files import is_directory, open_file
+from petstore.files import open_file
 from petstore.observability.metrics import METRICS, Gauge, Labels, Metric
 from petstore.operations import COUNTED
 
@@ -46,8 +45,6 @@ class WorkerMetrics:
 
         with contextlib.suppress(FileExistsError):
             directory.mkdir(mode=0o700)
-        if not is_directory(directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
         with contextlib.ExitStack() as locks:
             locks.enter_context(_locked(directory / LOCK, fcntl.LOCK_SH))
             self._slot = _take_free_slot(directory, locks)
@@ -101,7 +98,7 @@ def last_heartbeat(directory: Path) -> float | None:
 
     Workers send a heartbeat every second.
     """
-    if not is_directory(directory):
+    if not directory.is_dir():
         return None
     times: list[float] = []
     for path in directory.glob("*.lock"):
@@ -112,7 +109,7 @@ def last_heartbeat(directory: Path) -> float | None:
 
 def remove_old_numbers(directory: Path) -> None:
     """Removes metrics from an earlier run, unless another service's workers are using the directory. Raises OSError."""
-    if is_directory(directory):
+    if directory.is_dir():
         with contextlib.suppress(BlockingIOError), _locked(directory / LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB):
             for path in directory.iterdir():
                 if path.name != LOCK:
@@ -134,7 +131,7 @@ def merged(directory: Path) -> "CollectorRegistry":
 
     registry = CollectorRegistry()
     registry.register(_NodeGauges())
-    if is_directory(directory):
+    if directory.is_dir():
         for path in directory.glob("*.lock"):
             # Remove a killed worker's gauges while holding its slot's lock, so that no new worker can take the slot.
             with contextlib.suppress(BlockingIOError), _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):

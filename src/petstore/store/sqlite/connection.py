@@ -36,10 +36,8 @@ def connect(path: Path, *, readonly: bool = False, kind: type[apsw.Connection] =
     Tests use `kind` to inject faults.
     """
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    # Without NOMUTEX, SQLite would lock a mutex for every value of every row. NOFOLLOW rejects any symlink in the path.
-    # The directory is resolved first, because the data directory itself may be a symlink.
-    flags |= apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_NOFOLLOW
-    connection = kind(str(path.parent.resolve() / path.name), flags=flags)
+    flags |= apsw.SQLITE_OPEN_NOMUTEX  # otherwise, SQLite would lock a mutex for every value of every row
+    connection = kind(str(path), flags=flags)
     try:
         # Set the timeout first, because another process may hold a lock when the statements below run.
         set_busy_timeout(connection, BUSY_TIMEOUT)
