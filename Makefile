@@ -74,7 +74,7 @@ check: $(VENV)/.installed-dev $(NODE_MODULES) ## Check style, documents, imports
 	$(PYTEST) -q -m static tests/web/test_openapi_lint.py client/tests/test_types.py
 	@$(BIN)/python -m tools.advisories
 
-docs: $(VENV)/.installed-dev ## Generate docs/reference/ from the code
+docs: $(VENV)/.installed-dev ## Generate docs/reference/ from the code, and the help page of the console
 	@$(BIN)/python -m tools.references
 
 prove: $(VENV)/.installed-dev ## Test the guarantees under faults (three hours; about a minute with ARGS="--scale short")

@@ -303,7 +303,7 @@ def template_texts(source: str) -> Iterator[tuple[int, str]]:
     def emptied(match: re.Match[str]) -> str:
         return "\n" * match[0].count("\n")
 
-    text = re.sub(r"\{#.*?#\}|<script.*?</script>", emptied, source, flags=re.DOTALL)
+    text = re.sub(r"\{#.*?#\}|<(script|pre)\b.*?</\1>", emptied, source, flags=re.DOTALL)
     text = re.sub(r"\{\{.*?\}\}", lambda value: "VALUE" + emptied(value), text, flags=re.DOTALL)
     for attribute in re.finditer(r'\b(?:title|alt|placeholder|aria-label|data-confirm)="([^"]+)"', text):
         yield _line_of(attribute), attribute[1]

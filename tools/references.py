@@ -1,14 +1,17 @@
-"""`python -m tools.references`: generates docs/reference/ from the code. With --check, only compares the files."""
+"""`python -m tools.references`: generates docs/reference/ and the console's help page. --check only compares them."""
 
 import argparse
 import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from petstore.cli import cli
 from petstore.cli.console import console
@@ -20,7 +23,7 @@ from petstore.observability.metrics import METRICS
 from petstore.verify.checks import CHECKS, OPTIONS
 
 ROOT = Path(__file__).parent.parent
-REFERENCE = ROOT / "docs/reference"
+GUIDE = ROOT / "docs/console.md"
 GENERATED = "<!-- Written by `make docs`. Do not edit. -->\n\n"
 WIDTH = 100
 BACKEND_TITLE = "\nBackend options:\n"
@@ -29,12 +32,13 @@ HELP_OPTION = re.compile(r"(\n\nOptions:)?\n  -h, --help +Show this message and 
 
 
 def documents() -> dict[str, str]:
-    """Returns the content of each file in docs/reference/."""
+    """Returns the content of each generated file by its path."""
     written = {
         "command-line.md": _command_line(), "settings.md": _settings(), "metrics.md": _metrics(),
         "events.md": _events(), "checks.md": _checks(), "figures.md": _figures(),
     }  # fmt: skip
-    return {name: GENERATED + text for name, text in written.items()}
+    references = {f"docs/reference/{name}": GENERATED + text for name, text in written.items()}
+    return {**references, "src/petstore/console/templates/guide.html": _guide()}
 
 
 def _command_line() -> str:
@@ -225,7 +229,31 @@ def _table(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def main(words: list[str] | None = None, directory: Path = REFERENCE) -> int:
+def _guide() -> str:
+    """Returns the guide to the console as HTML, without its title, its images, and its links to other documents."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    _, _, text = GUIDE.read_text().partition("\n")
+    tokens = markdown.parse(re.sub(r"<picture>.*?</picture>", "", text, flags=re.DOTALL))
+    for token, following in pairwise(tokens):
+        if token.type == "heading_open":
+            token.attrSet("id", re.sub(r"\W+", "-", following.content.lower()))
+    for token in tokens:
+        token.children = _without_outer_links(token.children or [])
+    page: str = markdown.renderer.render(tokens, markdown.options, {})
+    return "{# Written by `make docs` from docs/console.md. Do not edit. #}\n" + page
+
+
+def _without_outer_links(tokens: list[Token]) -> list[Token]:
+    kept, is_outer = [], False
+    for token in tokens:
+        if token.type == "link_open":
+            is_outer = not str(token.attrGet("href")).startswith("#")
+        if token.type not in ("link_open", "link_close") or not is_outer:
+            kept.append(token)
+    return kept
+
+
+def main(words: list[str] | None = None, directory: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.references", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is not up to date")
     check = parser.parse_args(words).check

@@ -162,8 +162,8 @@ class Repository:
 def test_an_outdated_reference_is_found_and_rewritten(tmp_path: Path) -> None:
     assert references.main([], tmp_path) == 0
     assert references.main(["--check"], tmp_path) == 0
-    (tmp_path / "events.md").write_text("# Log events\n")
+    (tmp_path / "docs/reference/events.md").write_text("# Log events\n")
     assert references.main(["--check"], tmp_path) == 1
-    assert (tmp_path / "events.md").read_text() == "# Log events\n"
+    assert (tmp_path / "docs/reference/events.md").read_text() == "# Log events\n"
     assert references.main([], tmp_path) == 0
     assert references.main(["--check"], tmp_path) == 0

@@ -107,7 +107,6 @@ def test_the_wheel_has_every_file_of_the_package_and_of_deploy(archives: Path) -
     wanted += [f"petstore/{name}" for name in tracked("deploy") if "/container/" not in name]
     documents = (*tracked("docs/monitoring"), *DOCUMENTS)
     wanted += [f"petstore/deploy/{name.removeprefix('docs/')}" for name in documents]
-    wanted.append("petstore/console/console.md")
     assert [name for name in wanted if name not in packed] == []
     assert len(packed) == len(set(wanted)) + len([name for name in packed if ".dist-info/" in name])
 

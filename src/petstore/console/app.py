@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from petstore.console import audit, guide, keys, operators, pet_files, pets, usage
+from petstore.console import audit, keys, operators, pet_files, pets, usage
 from petstore.console.background import Jobs
 from petstore.console.error_pages import http_error, internal_error, unavailable
 from petstore.console.requests import ConsoleRequest, Handler
@@ -61,6 +61,10 @@ def _page(
     return [_get(path, show), _get(f"{path}/{name}", load)]
 
 
+async def _help(request: ConsoleRequest) -> Response:
+    return request.page("help.html")
+
+
 ROUTES = [
     *_page("/overview", usage.overview, "overview/show.html", "overview/refresh.html"),
     _get("/animals", pets.page),
@@ -106,7 +110,7 @@ ROUTES = [
     _post("/operators", operators.add),
     _post("/operators/role", operators.set_role),
     _post("/operators/revoke", operators.revoke),
-    _get("/help", guide.show),
+    _get("/help", _help),
     *_page("/health", lambda request: request.state.node.content(), "health/show.html", "health/refresh.html"),
 ]
 
@@ -136,7 +140,7 @@ def _app(state: ConsoleState) -> ASGIApp:
             Route("/sign-in", sign_in, methods=["GET", "POST"]),
             Route("/sign-out", sign_out, methods=["POST"]),
             Route("/sign-out/everywhere", sign_out_everywhere, methods=["POST"]),
-            Route("/docs", guide.reference),
+            Route("/docs", _reference),
             Route("/static/{name:path}", state.renderer.static),
             Mount("/{environment}", routes=ROUTES),
         ],
@@ -147,3 +151,9 @@ def _app(state: ConsoleState) -> ASGIApp:
 
 async def _home(request: Request) -> Response:
     return RedirectResponse(HOME)
+
+
+async def _reference(request: Request) -> Response:
+    """Redirects to the service's API reference."""
+    state: ConsoleState = request.scope["console"]
+    return RedirectResponse(f"{state.service_url}/docs")
