@@ -143,7 +143,7 @@ def other_owners_accepted(_: str) -> None:
 
 
 def uploads_kept(_: str) -> None:
-    from petstore.admin import pet_rows
+    from petstore.formats import pet_rows
 
     blocks = pet_rows.Reading.__iter__
 

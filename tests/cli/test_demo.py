@@ -15,16 +15,16 @@ from harness.backends import Postgres, free_port, shared
 from harness.deprecations import deprecating
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import ENTRY, Server, takes_connections
-from petstore.admin.charts import key_bars
-from petstore.admin.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
-from petstore.admin.key_status import statuses
 from petstore.backends import Backends
+from petstore.cli.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
 from petstore.data_dir import shared_lock
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.pets import NewPet
+from petstore.reports.charts import key_bars
+from petstore.reports.key_status import statuses
 from petstore.usage import DAY, HOUR, MINUTE, SPANS, KeyMeasure
-from tests.admin.pet_members import MEMBERS
+from tests.pet_members import MEMBERS
 
 NOON = 1_800_014_400 + 4 * HOUR  # UTC
 

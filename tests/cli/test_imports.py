@@ -20,9 +20,9 @@ from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, StorePlace, names
 from harness.wire import asking
 from petstore.admin import Admin
-from petstore.admin.pet_files import Checked, PetFile
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
+from petstore.formats.pet_files import Checked, PetFile
 from petstore.pets import Import, NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.database import Tx

@@ -18,9 +18,9 @@ from harness.commands import Commands
 from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
-from petstore.admin.pet_texts import ORIGIN_COLUMNS
 from petstore.audit import AuditEntry
 from petstore.backends import Backends
+from petstore.formats.pet_texts import ORIGIN_COLUMNS
 from petstore.pets import NewPet
 
 TRIALS = 5  # how many times to check that a change takes effect in a running service

@@ -17,8 +17,8 @@ import petstore as package
 from harness.commands import Commands
 from harness.servers import Server
 from petstore.admin import Admin
-from petstore.admin.pet_files import PetFile
 from petstore.audit import ACTIONS, AuditEntry
+from petstore.formats.pet_files import PetFile
 from petstore.keys import KeyChanges, has_form
 from petstore.operations import OPERATIONS, OTHER
 from petstore.pets import NewPet, PetChanges

@@ -10,11 +10,11 @@ from playwright.sync_api import Locator, Page, expect
 
 from harness.consoles import Console, ConsoleClient, text_of
 from harness.servers import ENTRY, Server
-from petstore.admin.pet_texts import IMPORTED
+from petstore.formats.pet_texts import IMPORTED
 from petstore.operators import Role
 from petstore.pets import NewPet, Pet
-from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, texts, with_id
 from tests.console.browser_steps import open_section
+from tests.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, texts, with_id
 
 
 def added(server: Server, new: NewPet) -> Pet:

@@ -14,8 +14,8 @@ from harness.disks import filled, small_disk
 from harness.servers import Server, started
 from harness.stores import ENTRY, NOW, PATIENT, names, sqlite_store
 from petstore.admin import Admin
-from petstore.admin.pet_files import PetFile
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import PetFile
 from petstore.pets import NewPet
 from petstore.store import Store
 

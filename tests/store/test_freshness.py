@@ -32,7 +32,7 @@ from petstore.store.schema import PETS
 from petstore.usage import AdmissionTotal, OperationUsage, RecentError
 from petstore.web.app import App
 from petstore.web.replies import Reply
-from tests.admin.pet_members import pet_row
+from tests.pet_members import pet_row
 
 
 class Key(NamedTuple):

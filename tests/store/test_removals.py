@@ -26,7 +26,7 @@ from petstore.pets import (
 )
 from petstore.store import Store
 from petstore.store.schema import PETS
-from tests.admin.pet_members import FIRST
+from tests.pet_members import FIRST
 from tests.store.test_imports import SMALL_CHUNKS
 
 REMOVE = AuditEntry(NOW + 1, "ada", "remove animal", "")

@@ -15,7 +15,7 @@ from petstore.keys import digest_of, mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet, PetChanges
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
-from tests.admin.pet_members import FIRST, SECOND, changed, with_id
+from tests.pet_members import FIRST, SECOND, changed, with_id
 
 
 def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:

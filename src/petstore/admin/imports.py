@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from petstore.admin.actor import Actor
-from petstore.admin.pet_files import Checked, PetFile
 from petstore.errors import OperatorError, Unavailable
+from petstore.formats.pet_files import Checked, PetFile
 from petstore.pets import Import, Undone
 from petstore.store import Store
 from petstore.wording import counted, when

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import msgspec
 
 from petstore.admin.actor import Actor
-from petstore.admin.key_status import AfterBan, after_ban
 from petstore.audit import AuditEntry
 from petstore.edits import Conflict
 from petstore.errors import OperatorError
@@ -14,6 +13,7 @@ from petstore.gate import Gate
 from petstore.keys import SCOPES, ApiKey, KeyChanges, Scope, digest_of, mint, new_key
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import SECOND
+from petstore.reports.key_status import AfterBan, after_ban
 from petstore.store import Store
 from petstore.wording import when
 

@@ -4,12 +4,12 @@ import time
 
 import click
 
-from petstore.admin.key_status import bans_with_keys
 from petstore.backends import Backends
 from petstore.cli.completion import key_ids
 from petstore.cli.data import admin_of_key, on_data
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table
+from petstore.reports.key_status import bans_with_keys
 from petstore.wording import when
 
 

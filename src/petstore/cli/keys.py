@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.backends import Backends
 from petstore.cli.addresses import recorded_service
 from petstore.cli.completion import key_ids
@@ -40,6 +39,7 @@ from petstore.keys import (
 )
 from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
+from petstore.reports.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.wording import duration_in_words, printable, when
 
 SECRET_MAX = 1_000_000  # the maximum number of characters that `identify` reads

@@ -16,18 +16,6 @@ import click
 
 from petstore import data_dir
 from petstore.admin.imports import described_import
-from petstore.admin.pet_files import (
-    BAD_ROWS_MAX,
-    BATCH,
-    EXPORTED,
-    FORMATS,
-    Checked,
-    Format,
-    PetFile,
-    format_of,
-    write_pets,
-)
-from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, check_data, on_data
 from petstore.cli.options import (
@@ -43,6 +31,18 @@ from petstore.cli.options import (
 from petstore.cli.output import Output, Table, data_output, progress, reaching
 from petstore.errors import OperatorError
 from petstore.files import check_target, os_errors_of, replacing
+from petstore.formats.pet_files import (
+    BAD_ROWS_MAX,
+    BATCH,
+    EXPORTED,
+    FORMATS,
+    Checked,
+    Format,
+    PetFile,
+    format_of,
+    write_pets,
+)
+from petstore.formats.pet_texts import IMPORTED
 from petstore.keys import Environment
 from petstore.pets import Import, Undone
 from petstore.wording import counted, printable, when

@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from petstore.admin.pet_files import origin_members
-from petstore.admin.pet_texts import COLUMNS, texts_of_pet
 from petstore.admin.pets import added_in_words, check_adder, checked_pet
 from petstore.backends import Backends
 from petstore.cli.data import act, admin, on_data, refuse_secret
@@ -25,6 +23,8 @@ from petstore.cli.output import Output, Table, progress, reaching
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import origin_members
+from petstore.formats.pet_texts import COLUMNS, texts_of_pet
 from petstore.keys import Environment
 from petstore.pets import INT64_MAX, REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
 from petstore.wording import counted, printable, when

@@ -14,9 +14,9 @@ import click
 import msgspec
 
 from petstore import data_dir, service
-from petstore.admin import demo as demo_data
 from petstore.audit import AuditEntry
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
+from petstore.cli import demo as demo_data
 from petstore.cli.addresses import record_service, service_address
 from petstore.cli.banner import print_banner
 from petstore.cli.data import OPERATOR_BOUNDS, naming_servers

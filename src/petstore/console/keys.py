@@ -6,8 +6,6 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from petstore.admin.charts import key_bars
-from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.admin.keys import KeyActions
 from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
 from petstore.console.forms import Form
@@ -30,6 +28,8 @@ from petstore.keys import (
 )
 from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
+from petstore.reports.charts import key_bars
+from petstore.reports.key_status import KEY_STATES, KeyState, KeyStatus, statuses
 from petstore.usage import SPANS
 from petstore.wording import duration_in_words
 

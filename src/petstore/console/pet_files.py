@@ -9,11 +9,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from petstore.admin.imports import described_import
-from petstore.admin.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.console.background import Job
 from petstore.console.forms import read_form
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.pets import Import, Page, PetQuery, is_status
 from petstore.wording import parse_time
 

@@ -7,7 +7,6 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.admin.pets import PETS_MAX
 from petstore.audit import FoundEntries
 from petstore.console.background import Job, Result
@@ -18,6 +17,7 @@ from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
+from petstore.formats.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.pets import (
     INT64_MAX,
     PET_UNITS,

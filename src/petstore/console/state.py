@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from petstore.admin import Admin
-from petstore.admin.key_status import bans_with_keys
 from petstore.audit import AuditEntry
 from petstore.console.background import BackgroundValue, Jobs
 from petstore.console.health import Node
@@ -16,6 +15,7 @@ from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate
 from petstore.keys import ApiKey, Environment
 from petstore.operations import OperationName, deprecated_operations
+from petstore.reports.key_status import bans_with_keys
 from petstore.settings import Settings
 from petstore.store import Store
 from petstore.usage import DAY, SPANS, KeyTotal, SpanName

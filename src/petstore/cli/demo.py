@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from petstore.admin import Admin
-from petstore.admin.pet_files import PetFile, format_of
-from petstore.admin.pet_texts import IMPORTED
 from petstore.errors import STATUS_OF_CODE
+from petstore.formats.pet_files import PetFile, format_of
+from petstore.formats.pet_texts import IMPORTED
 from petstore.gate import Gate
 from petstore.keys import Environment, KeyChanges
 from petstore.operations import OPERATIONS, OperationName, deprecated_operations

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from petstore.admin.key_status import AfterBan, after_ban
 from petstore.keys import ApiKey, new_key
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, Window, Windows
+from petstore.reports.key_status import AfterBan, after_ban
 
 NOW = 1_800_000_000.0
 MILLISECONDS = int(NOW * SECOND)
