@@ -18,12 +18,11 @@ import httpx
 
 from harness.backends import Postgres, Redis, free_port, shared
 from harness.processes import Running, launched
-from harness.stores import imported
-from petstore.audit import AuditEntry
+from harness.stores import BY, imported
 from petstore.backends import Backends
 from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.data_dir import UMASK
-from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, Environment, Scope, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.settings import Settings
@@ -37,7 +36,6 @@ PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
 T = TypeVar("T")
-ENTRY = AuditEntry(0.0, "a test", "test", "test")
 
 
 class Key(NamedTuple):
@@ -193,7 +191,7 @@ class Server:
             new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
             mint(environment),
         )
-        self.act(lambda backends: backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY))
+        self.act(lambda backends: backends.stores[environment].keys.create(made.record, made.secret, BY))
         return made
 
     def key_in_stock(self, environment: Environment = "live") -> Key:
@@ -204,7 +202,7 @@ class Server:
 
             async def add(backends: Backends) -> None:
                 for made in stock:
-                    await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
+                    await backends.stores[environment].keys.create(made.record, made.secret, BY)
 
             self.act(add)
             self._stock[environment] = stock  # only now, when all keys are in the store
@@ -214,7 +212,7 @@ class Server:
         """Adds animals named Pet 1, Pet 2 and so on. If no status is given, they cycle through the three statuses."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
-        self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
+        self.act(lambda backends: imported(backends.stores[environment], *pets, by=BY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:

@@ -14,7 +14,8 @@ from msgspec.structs import FieldInfo
 from harness.backends import Postgres, free_port, shared
 from harness.deprecations import deprecating
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
-from harness.servers import ENTRY, Server, takes_connections
+from harness.servers import Server, takes_connections
+from harness.stores import BY
 from petstore.backends import Backends
 from petstore.cli.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
 from petstore.data_dir import shared_lock
@@ -140,7 +141,7 @@ def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -
 
 
 def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
-    demo.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet("Rex", 1), ENTRY))
+    demo.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet("Rex", 1), BY))
     assert demo.act(lambda backends: has_data(backends.stores["live"]))
     assert demo.act(lambda backends: is_demo(backends.stores["live"]))
 

@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from harness.consoles import Console, ConsoleClient, text_of
-from harness.servers import ENTRY, Server
+from harness.servers import Server
+from harness.stores import BY
 from petstore.formats.pet_texts import IMPORTED
 from petstore.operators import Role
 from petstore.pets import NewPet, Pet
@@ -18,7 +19,7 @@ from tests.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, t
 
 
 def added(server: Server, new: NewPet) -> Pet:
-    return server.act(lambda backends: backends.stores["live"].pets.add_by_hand(new, ENTRY))
+    return server.act(lambda backends: backends.stores["live"].pets.add_by_hand(new, BY))
 
 
 def read(server: Server, pet_id: int) -> Pet:

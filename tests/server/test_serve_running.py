@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from harness.served import Served, is_running, wait_for
-from harness.servers import ENTRY, Key, takes_connections
+from harness.servers import Key, takes_connections
+from harness.stores import BY
 from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
@@ -137,7 +138,7 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
 def converse(own: Served) -> list[str]:
     """Sends requests with valid and invalid keys, in valid and invalid positions. Returns the secrets in them."""
     good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
-    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, ENTRY))
+    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, BY))
     secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
     with httpx.Client() as client:
         for secret in secrets:

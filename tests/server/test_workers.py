@@ -19,7 +19,8 @@ import pytest
 from harness.certificates import Certificate, self_signed
 from harness.scraping import scrape
 from harness.served import Served, wait_for
-from harness.servers import ENTRY, READY_WITHIN, Server, serving, started
+from harness.servers import READY_WITHIN, Server, serving, started
+from harness.stores import BY
 from petstore.maintenance.certificate import certificate_expiry
 from petstore.plans import Limits
 from petstore.server.worker_process import PAUSE_MAX, Restarts
@@ -81,7 +82,7 @@ def test_every_worker_refuses_a_revoked_key_with_the_next_request(many: Server) 
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 200
         many.act(
-            lambda backends, key_id=key.id: backends.stores["live"].keys.revoke(key_id, ENTRY)  # type: ignore[misc]  # a lambda with a default
+            lambda backends, key_id=key.id: backends.stores["live"].keys.revoke(key_id, BY)  # type: ignore[misc]  # a lambda with a default
         )
         for client in clients:
             assert client.get(many.url("/pets"), headers=key.headers).status_code == 401

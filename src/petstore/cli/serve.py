@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from petstore import data_dir, service
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
 from petstore.cli import demo as demo_data
 from petstore.cli.addresses import record_service, service_address
@@ -23,7 +23,7 @@ from petstore.cli.data import OPERATOR_BOUNDS, naming_servers
 from petstore.cli.options import Command, check_settings, setting_options, settings_from
 from petstore.cli.output import printing_secret
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import Environment, digest_of, mint, new_key
+from petstore.keys import Environment, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
 from petstore.server.reload_variables import is_reload, is_trial
@@ -194,11 +194,10 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
                 return {}
         if not create:
             return None
-        key = new_key("live", "free", now=time.time(), name="first key")
-        secret = mint("live")
-        entry = AuditEntry(time.time(), "petstore serve", "create key", key.id, "the first start")
-        # If several nodes start at the same time, `only_first` allows only one of them to add the key.
-        is_added = await backends.stores["live"].keys.add(key, digest_of(secret), entry, only_first=True)
+        by, secret = Actor("petstore serve", time.time()), mint("live")
+        key = new_key("live", "free", now=by.at, name="first key")
+        # If several nodes start at the same time, only one of them adds the key.
+        is_added = await backends.stores["live"].keys.create_first(key, secret, by)
         return {"live": secret} if is_added else {}
 
 

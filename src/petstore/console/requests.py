@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
+from petstore.audit import KEY_ACTIONS, PET_ACTIONS, Actor, FoundEntries
 from petstore.console.forms import Form, read_form
 from petstore.console.outages import failed_change
 from petstore.console.sessions import FlashMessage, Session
@@ -33,9 +33,13 @@ class ConsoleRequest:
             raise HTTPException(404)
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
-        self.admin = self.state.admin(self.environment, self.session.actor)
-        self.live_admin = self.state.admin("live", self.session.actor)  # operators are stored only in the live store
+        self.operators = self.state.stores["live"].operators  # the same operators act in both environments
         self.now = self.state.clock()
+
+    @property
+    def by(self) -> Actor:
+        """The signed-in operator, who acts now. A job may act long after the request."""
+        return Actor(self.session.actor, self.state.clock())
 
     @property
     def span(self) -> SpanName:
@@ -50,9 +54,7 @@ class ConsoleRequest:
         return self.http.query_params.get(name, "")
 
     def number(self, name: str) -> int:
-        """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for the store."""
-        text = self.parameter(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        return number_in(self.parameter(name))
 
     @property
     def is_htmx(self) -> bool:
@@ -138,6 +140,11 @@ class Subject(NamedTuple):
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
         # Exclude entries about operators, because an operator's name can look like an id.
         return found._replace(entries=[each for each in found.entries if each[1].action in actions])
+
+
+def number_in(text: str) -> int:
+    """Returns a text as an integer, or 0 if it is not a whole number or is too large for the store."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def cookie_of(request: Request, name: str) -> str:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from petstore.keys import ApiKey, new_key
+from petstore.maintenance.bans import AfterBan, after_ban
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, Window, Windows
-from petstore.reports.key_status import AfterBan, after_ban
 
 NOW = 1_800_000_000.0
 MILLISECONDS = int(NOW * SECOND)
