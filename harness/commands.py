@@ -28,12 +28,12 @@ class Commands:
     def variables(self) -> dict[str, str]:
         return {**os.environ, **self.server.where}
 
-    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, cwd: Path | None = None, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command in this process, to save Python's startup time."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(sys, "argv", ["petstore", *words]))
-            stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())))
+            stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))))
             stack.enter_context(mock.patch.dict(os.environ, self.server.where))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
@@ -56,17 +56,17 @@ class Commands:
     def json(self, *words: str) -> Any:
         return json.loads(self.text(*words, "--json"))
 
-    def fails(self, *words: str) -> str:
+    def fails(self, *words: str, stdin: str = "") -> str:
         """Returns a command's error message. The command must exit with 2 and print nothing to standard output."""
-        done = self.run(*words)
+        done = self.run(*words, stdin=stdin)
         assert (done.returncode, done.stdout) == (2, ""), done
         assert done.stderr.startswith("petstore: ")
         assert done.stderr.endswith("\n")
         assert "Traceback" not in done.stderr
         return done.stderr.removeprefix("petstore: ").removesuffix("\n")
 
-    def fails_in_one_line(self, *words: str) -> str:
-        message = self.fails(*words)
+    def fails_in_one_line(self, *words: str, stdin: str = "") -> str:
+        message = self.fails(*words, stdin=stdin)
         assert "\n" not in message
         return message
 
@@ -79,9 +79,10 @@ class Commands:
 class Processes(Commands):
     """Runs each command in a separate process."""
 
-    def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, cwd: Path | None = None, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*PETSTORE, *words],
+            input=stdin,
             capture_output=True,
             encoding="utf-8",
             timeout=120,

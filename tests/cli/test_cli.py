@@ -16,21 +16,9 @@ from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import Host, Key, Server, serving
 from harness.wire import asking
-from petstore.cli import cli
 from petstore.plans import Limits
 from petstore.wording import when
-
-COMMANDS = [
-    [], ["serve"], ["keys"], ["keys", "create"], ["keys", "list"], ["keys", "show"], ["keys", "update"],
-    ["keys", "suspend"], ["keys", "resume"], ["keys", "identify"], ["keys", "rotate"], ["keys", "end-overlap"],
-    ["keys", "revoke"],
-    ["usage"], ["audit"], ["operators"], ["operators", "add"],
-    ["operators", "list"], ["operators", "revoke"], ["console"],
-    ["pets"], ["pets", "list"], ["pets", "show"], ["pets", "add"], ["pets", "update"], ["pets", "remove"],
-    ["pets", "set-status"], ["pets", "restore"], ["pets", "import"], ["pets", "imports"], ["pets", "undo-import"],
-    ["pets", "export"], ["deploy-files"], ["completion"], ["help"],
-    ["bans"], ["bans", "list"], ["bans", "lift"], ["backup"], ["restore"], ["copy"], ["check"],
-]  # fmt: skip
+from tests.cli.samples import COMMANDS_AND_GROUPS, OF_A_KEY, Sample
 
 
 @pytest.fixture
@@ -57,8 +45,8 @@ def last_entry(petstore: Commands) -> tuple[str, str]:
 
 
 @pytest.mark.on("sqlite-lmdb")
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words) or "petstore")
-def test_help_explains_the_command(without_data: Commands, words: list[str]) -> None:
+@pytest.mark.parametrize("words", COMMANDS_AND_GROUPS, ids=lambda words: " ".join(words) or "petstore")
+def test_help_explains_the_command(without_data: Commands, words: tuple[str, ...]) -> None:
     done = without_data.run(*words, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     usage, *rest = done.stdout.strip().split("\n\n")
@@ -69,13 +57,9 @@ def test_help_explains_the_command(without_data: Commands, words: list[str]) -> 
     assert not without_data.data.exists()
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_option_and_argument_is_explained(words: list[str]) -> None:
-    command: click.Command | None = cli
-    for word in words:
-        assert isinstance(command, click.Group)
-        command = command.get_command(click.Context(command), word)
-    assert command is not None
+@pytest.mark.parametrize("words", COMMANDS_AND_GROUPS, ids=" ".join)
+def test_every_option_and_argument_is_explained(words: tuple[str, ...]) -> None:
+    command = COMMANDS_AND_GROUPS[words]
     for param in command.params:
         if isinstance(param, click.Option):
             assert param.help, param.name
@@ -177,21 +161,21 @@ def test_key_is_shown_as_text_and_json(petstore: Commands) -> None:
     assert (lines["id"], lines["name"], lines["plan"]) == (made["id"], "Ada", "free")
 
 
-@pytest.mark.parametrize("command", ["show", "suspend", "resume", "revoke"])
-def test_unknown_key_is_refused_in_one_line(petstore: Commands, command: str) -> None:
-    assert "key_nobody" in petstore.fails_in_one_line("keys", command, "key_nobody")
+@pytest.mark.parametrize("sample", OF_A_KEY, ids=lambda sample: sample.words)
+def test_unknown_key_is_refused_in_one_line(petstore: Commands, sample: Sample, tmp_path: Path) -> None:
+    assert "key_nobody" in petstore.fails_in_one_line(*sample.arguments(tmp_path, "key_nobody"))
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["rotate", "--overlap", "0s"], ["revoke"], ["suspend"], ["resume"], ["update", "--plan", "pro"]],
-    ids=" ".join,
-)
-def test_a_revoked_key_stays_revoked(petstore: Commands, command: list[str]) -> None:
+    "sample", [each for each in OF_A_KEY if each.words.startswith("keys") and each.access == "write"],
+    ids=lambda sample: sample.words,
+)  # fmt: skip
+def test_a_revoked_key_stays_revoked(petstore: Commands, sample: Sample, tmp_path: Path) -> None:
     made = make_key(petstore)
     assert petstore.json("keys", "revoke", made["id"], "--yes")["state"] == "revoked"
     assert last_entry(petstore) == ("revoke key", made["id"])
-    assert made["id"] in petstore.fails_in_one_line("keys", *command, made["id"])
+    assert made["id"] in petstore.fails_in_one_line(*sample.arguments(tmp_path, made["id"]))
+    assert petstore.json("keys", "show", made["id"])["state"] == "revoked"
 
 
 def test_running_service_refuses_a_revoked_key_with_the_next_request(server: Server) -> None:

@@ -11,30 +11,10 @@ from harness.backends import free_port
 from harness.commands import Commands, Processes
 from harness.served import wait_for
 from harness.servers import PETSTORE, Server, takes_connections
-from tests.cli.test_reading import READING, WRITING
+from tests.cli.samples import SAMPLES, Sample
 
-CREATING = [
-    ["keys", "create", "--plan", "free"], ["operators", "add", "ada"],
-    ["pets", "add", "--name", "Rex", "--category-id", "1"], ["pets", "import", "FILE"],
-]  # fmt: skip
-# Arguments for all other commands, so that none fails for an unrelated reason.
-ARGUMENTS = {
-    "backup": ["FILE.zip"], "restore": ["FILE.zip"], "copy": ["--to-store", "elsewhere"],
-    "bans lift": ["key_1"], "operators add": ["ada"], "operators revoke": ["ada"], "keys create": ["--plan", "free"],
-    "keys update": ["key_1", "--name", "x"], "keys suspend": ["key_1"], "keys resume": ["key_1"],
-    "keys end-overlap": ["key_1"],
-    "keys rotate": ["key_1", "--yes"], "keys revoke": ["key_1", "--yes"],
-    "pets add": ["--name", "Rex", "--category-id", "1"], "pets update": ["1", "--name", "x"],
-    "pets set-status": ["1", "sold"], "pets remove": ["1", "--yes"], "pets restore": ["1"], "pets import": ["FILE"],
-    "pets undo-import": ["imp_1", "--yes"],
-}  # fmt: skip
-ALL = [*READING, *([*words, *ARGUMENTS.get(" ".join(words), [])] for words in WRITING)]
-
-
-def filled(words: list[str], directory: Path) -> list[str]:
-    file = directory / "pets.jsonl"
-    file.write_text('{"name": "Rex", "categoryId": 1}\n')
-    return [str(file) if word == "FILE" else word for word in words]
+CREATING = [sample for sample in SAMPLES if sample.access == "create"]
+every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.words)
 
 
 @pytest.fixture
@@ -49,17 +29,15 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.mark.parametrize("words", ALL, ids=" ".join)
+@every_sample
 def test_a_directory_with_other_content_is_refused_and_stays_as_it_is(
-    home: Path, words: list[str], tmp_path: Path
+    home: Path, sample: Sample, tmp_path: Path
 ) -> None:
     before = {path: path.lstat().st_mode for path in home.rglob("*")}
     content = (home / "notes.txt").read_text()
-    said = Commands(Server(home)).run(*filled(words, tmp_path))
-    lines = said.stderr.splitlines()
+    said = Commands(Server(home)).run(*sample.arguments(tmp_path), stdin=sample.stdin)
     assert said.returncode == 2, said
-    if words != ["keys", "identify"]:  # this command reads a secret first
-        assert lines[-1] == f"petstore: {home} has no Petstore data", said.stderr
+    assert said.stderr.splitlines()[-1] == f"petstore: {home} has no Petstore data", said.stderr
     assert "rm " not in said.stderr
     assert ({path: path.lstat().st_mode for path in home.rglob("*")}, (home / "notes.txt").read_text()) == (
         before,
@@ -76,36 +54,36 @@ def test_a_file_of_another_program_with_our_name_is_refused_and_nothing_else_is_
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["missing", "empty"])
-@pytest.mark.parametrize("words", CREATING, ids=" ".join)
-def test_a_store_is_created_where_data_names_an_empty_directory(
-    tmp_path: Path, words: list[str], existing: bool
-) -> None:
+@pytest.mark.parametrize("sample", CREATING, ids=lambda sample: sample.words)
+def test_a_store_is_created_where_data_names_an_empty_directory(tmp_path: Path, sample: Sample, existing: bool) -> None:
     data = tmp_path / "data"
     if existing:
         (data / "lost+found").mkdir(parents=True)
-    said = Commands(Server(data)).run(*filled(words, tmp_path))
+    said = Commands(Server(data)).run(*sample.arguments(tmp_path))
     assert (said.returncode, said.stderr.splitlines()[0]) == (0, f"Created a store in {data}"), said.stderr
     assert (data / "live.db").exists()
 
 
-@pytest.mark.parametrize("words", [words for words in ALL if words not in CREATING], ids=" ".join)
-def test_other_commands_create_nothing(tmp_path: Path, words: list[str]) -> None:
-    if words[0] in ("serve", "console", "restore") or words[:2] == ["keys", "identify"]:
-        pytest.skip("it creates a store, or reads standard input first")
+@pytest.mark.parametrize(
+    "sample", [each for each in SAMPLES if each.access in ("read", "write")], ids=lambda sample: sample.words
+)
+def test_other_commands_create_nothing(tmp_path: Path, sample: Sample) -> None:
     data = tmp_path / "data"
-    said = Commands(Server(data)).run(*filled(words, tmp_path))
-    if tuple(words[:2]) in {tuple(each[:2]) for each in CREATING} and "--dry-run" not in words:
-        return
-    assert said.returncode == (0 if "--dry-run" in words else 2), said
+    said = Commands(Server(data)).run(*sample.arguments(tmp_path), stdin=sample.stdin)
+    assert said.returncode == (0 if "--dry-run" in sample.words else 2), said
     assert not data.exists()
 
 
-@pytest.mark.parametrize("words", [["keys", "list"], ["backup", "FILE.zip"], *CREATING], ids=" ".join)
-def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "sample",
+    [Sample("keys list", "read"), Sample("backup FILE.zip", "whole"), *CREATING],
+    ids=lambda sample: sample.words,
+)
+def test_no_command_creates_a_store_in_a_directory_that_nobody_named(tmp_path: Path, sample: Sample) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     said = subprocess.run(
-        [*PETSTORE, *filled(words, tmp_path)], cwd=elsewhere, capture_output=True, text=True, timeout=60,
+        [*PETSTORE, *sample.arguments(tmp_path)], cwd=elsewhere, capture_output=True, text=True, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PETSTORE_")},
     )  # fmt: skip
     path = elsewhere / "petstore-data"

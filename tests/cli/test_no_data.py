@@ -13,36 +13,27 @@ import pytest
 from harness.backends import Postgres, shared
 from harness.commands import Commands
 from harness.servers import Server
-from petstore.cli import cli
 from petstore.cli.help import REDIS_URLS, backends
 from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.gate import REDIS_SCHEMES
 from petstore.gate.redis_url import open_link
+from tests.cli.samples import COMMANDS, SAMPLES, Sample
 
-# Commands that act on existing data and must not create any.
-NEED_DATA = [
-    ["keys", "list"], ["keys", "show", "key_1"], ["keys", "rotate", "key_1", "--overlap", "0s"],
-    ["keys", "end-overlap", "key_1"],
-    ["keys", "update", "key_1", "--plan", "pro"], ["keys", "suspend", "key_1"], ["keys", "resume", "key_1"],
-    ["keys", "revoke", "key_1"], ["pets", "list"], ["pets", "show", "1"], ["pets", "update", "1", "--name", "x"],
-    ["pets", "remove", "1"], ["pets", "undo-import", "imp_1", "--yes"],
-    ["pets", "export", "-"], ["pets", "set-status", "1", "sold"],
-    ["bans", "list"], ["bans", "lift", "key_1"], ["usage"], ["usage", "key_1"], ["audit"], ["operators", "list"],
-    ["operators", "revoke", "ada"],
-]  # fmt: skip
+# Commands that act on existing data and must not create any. A dry run also works without data.
+NEED_DATA = [each for each in SAMPLES if each.access in ("read", "write") and "--dry-run" not in each.words]
 
 
-@pytest.mark.parametrize("words", NEED_DATA, ids=" ".join)
-def test_a_command_that_needs_data_creates_none(without_data: Commands, words: list[str]) -> None:
-    server = without_data.server
+@pytest.mark.parametrize("sample", NEED_DATA, ids=lambda sample: sample.words)
+def test_a_command_that_needs_data_creates_none(without_data: Commands, sample: Sample, tmp_path: Path) -> None:
+    server, words = without_data.server, sample.arguments(tmp_path)
     subject, cause = (server.store, "") if server.store else (server.data, ": it does not exist")
-    assert without_data.fails_in_one_line(*words) == f"{subject} has no Petstore data{cause}"
+    assert without_data.fails_in_one_line(*words, stdin=sample.stdin) == f"{subject} has no Petstore data{cause}"
     assert not server.data.exists()
     if server.store:
         schemas = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'petstore%'"
         assert shared(Postgres).execute(schemas, server.store) == []
     server.data.mkdir()
-    without_data.fails_in_one_line(*words)
+    without_data.fails_in_one_line(*words, stdin=sample.stdin)
     assert list(server.data.iterdir()) == []
 
 
@@ -64,28 +55,16 @@ def test_a_store_that_is_away_is_not_taken_for_one_without_data(tmp_path: Path) 
     assert "no Petstore data" not in petstore.fails_in_one_line("pets", "list")
 
 
-def commands_below(command: click.Command, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:
-    if not isinstance(command, click.Group):
-        return {words: command}
-    found: dict[tuple[str, ...], click.Command] = {}
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        below = command.get_command(context, name)
-        assert below is not None
-        found |= commands_below(below, (*words, name))
-    return found
-
-
 WITH_BACKENDS = [
     words
-    for words, command in commands_below(cli).items()
+    for words, command in COMMANDS.items()
     if any(param.name == "data" for param in command.params) and words != ("check",)  # its help refers to that of serve
 ]
 
 
 @pytest.mark.parametrize("words", WITH_BACKENDS, ids=" ".join)
 def test_backend_options_are_at_the_end_of_every_help_page(words: tuple[str, ...]) -> None:
-    command = commands_below(cli)[words]
+    command = COMMANDS[words]
     page = command.get_help(click.Context(command, info_name="petstore"))
     own, title, backend = page.partition("\nOptions:\n")[2].partition("\nBackend options:\n")
     assert title and backend == "  --data, --store, --gate  The data to use. See petstore help backends."
@@ -110,7 +89,7 @@ def test_help_shows_the_page_of_a_command(without_data: Commands, words: tuple[s
     assert without_data.text("help", *words) == without_data.text(*words, "--help")
 
 
-@pytest.mark.parametrize("words", commands_below(cli), ids=" ".join)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_help_page_fits_a_screen(without_data: Commands, words: tuple[str, ...]) -> None:
     lines = without_data.text(*words, "--help").splitlines()
     assert len(lines) <= (80 if words == ("serve",) else 40)  # each setting takes a line or two

@@ -1,10 +1,8 @@
 """Commands that only read create nothing, migrate nothing and change no row."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 import pytest
 
@@ -12,35 +10,17 @@ from harness.backends import Postgres, shared
 from harness.commands import Commands
 from harness.servers import Server, started
 from harness.stores import StorePlace
-from petstore.cli import cli
 from petstore.store.schema import COUNTERS, TABLES
-from tests.cli.test_no_data import commands_below
+from tests.cli.samples import COMMANDS, SAMPLES, Sample
 
-# Every command that only reads, with arguments that match existing data. KEY is replaced with a key's id.
-READING = [
-    ["keys", "list"], ["keys", "show", "KEY"], ["pets", "list"], ["pets", "show", "1"],
-    ["pets", "list", "--search", "Re"], ["pets", "imports"], ["pets", "export", "-"],
-    ["pets", "import", "FILE", "--dry-run"], ["bans", "list"], ["audit"], ["operators", "list"], ["check"],
-]  # fmt: skip
-# Every other command that takes --data. `usage` writes because it collects what the gate has counted.
-WRITING = [
-    ["serve"], ["console"], ["backup"], ["restore"], ["copy"], ["usage"], ["bans", "lift"], ["operators", "add"],
-    ["operators", "revoke"], ["keys", "create"], ["keys", "update"], ["keys", "suspend"], ["keys", "resume"],
-    ["keys", "rotate"], ["keys", "end-overlap"], ["keys", "revoke"], ["keys", "identify"], ["pets", "add"],
-    ["pets", "update"],
-    ["pets", "set-status"], ["pets", "remove"], ["pets", "restore"], ["pets", "import"], ["pets", "undo-import"],
-]  # fmt: skip
+READING = [sample for sample in SAMPLES if sample.access == "read"]
 LOCKS = ("lock", "-turn", "-wal", "-shm", "-lock", "-boot")
 
 
-def test_every_command_is_listed() -> None:
-    def has_data(command: click.Command) -> bool:
-        return any(param.name == "data" for param in command.params)
-
-    found = {words for words, command in commands_below(cli).items() if has_data(command)}
-    known = {tuple(words[:2]) if words[0] in ("keys", "pets", "bans", "operators") else tuple(words[:1])
-             for words in (*READING, *WRITING)}  # fmt: skip
-    assert known == found
+def test_every_command_has_a_sample() -> None:
+    with_data = {words for words, found in COMMANDS.items() if any(param.name == "data" for param in found.params)}
+    assert with_data - {sample.command for sample in SAMPLES} == set(), "add these commands to tests/cli/samples.py"
+    assert {sample.command for sample in SAMPLES} - with_data == set(), "tests/cli/samples.py names other commands"
 
 
 def rows_of(server: Server) -> Any:
@@ -72,17 +52,15 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path) -> Commands:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("words", READING, ids=" ".join)
-def test_a_reading_command_changes_nothing(killed: Commands, words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("sample", [*READING, Sample("check", "whole")], ids=lambda sample: sample.words)
+def test_a_reading_command_changes_nothing(killed: Commands, sample: Sample, tmp_path: Path) -> None:
     server = killed.server
-    file = tmp_path / "pets.jsonl"
-    file.write_text(json.dumps({"name": "Ada", "categoryId": 2}) + "\n")
     key_id = StorePlace(server.data, server.store).by_hand(
         f"SELECT id FROM {'petstore_live.' if server.store else ''}keys ORDER BY created LIMIT 1"
     )[0][0]
     rows, names = rows_of(server), names_in(server.data)
-    done = killed.run(*(key_id if word == "KEY" else str(file) if word == "FILE" else word for word in words))
-    is_fine = done.returncode == 0 or words == ["check"]  # the test server runs without fsync, which is a fault
+    done = killed.run(*sample.arguments(tmp_path, key_id))
+    is_fine = done.returncode == 0 or sample.words == "check"  # the test server runs without fsync, which is a fault
     assert is_fine and done.stdout, done.stderr
     assert (rows_of(server), names_in(server.data)) == (rows, names)
 

@@ -113,6 +113,7 @@ SOURCES = (
     ROOT / "src/petstore",
     ROOT / "client/src/petstore_client",
     ROOT / "src/petstore/console/templates/pets",
+    ROOT / "src/petstore/console/templates/keys",
 )
 EXAMPLES = {"0002_add_breed.sql", "docs/openapi/VERSION.json", "tests/fixtures/VERSION/", "dist/"}
 
