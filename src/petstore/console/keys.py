@@ -7,7 +7,7 @@ from typing import Any, cast
 from starlette.responses import Response
 
 from petstore.admin.charts import key_bars
-from petstore.admin.key_status import KEY_STATES, KeyState, KeyStatus, statuses
+from petstore.admin.key_status import GATE_STATES, KEY_STATES, KeyState, KeyStatus, in_state, statuses
 from petstore.admin.keys import KeyActions
 from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
 from petstore.console.forms import Form
@@ -98,11 +98,10 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     after = await request.find_key(request.parameter("after"))
     expiring = request.parameter("expiring") if request.parameter("expiring") in EXPIRING else ""
     expires_by = request.now + parse_duration(expiring) if expiring else None
-    query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # bans are stored in the gate, so the store cannot filter by them
-        bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
-        banned = [ban.key_id for ban, _ in bans.value] if bans else []
-        query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
+    of_gate = request.state.bans[request.environment]
+    bans = await of_gate.latest(first_timeout=BANS_TIMEOUT) if state in GATE_STATES else None
+    banned = [ban.key_id for ban, _ in bans.value] if bans else []
+    query = in_state(KeyQuery(text, plan, expires_by=expires_by), state, banned)
     found = await request.store.keys.search(query, now=request.now, sort=sort, after=after, limit=PAGE_SIZE + 1)
     keys = found[:PAGE_SIZE]
     found_statuses = await statuses_of(request, keys)

@@ -15,8 +15,10 @@ from petstore.console.state import ConsoleState
 from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
+from petstore.pets import parse_whole_number
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
+from petstore.wording import could_be_id
 
 HISTORY_SIZE = 50
 
@@ -51,8 +53,7 @@ class ConsoleRequest:
 
     def number(self, name: str) -> int:
         """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for the store."""
-        text = self.parameter(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        return parse_whole_number(self.parameter(name)) or 0
 
     @property
     def is_htmx(self) -> bool:
@@ -114,11 +115,8 @@ class ConsoleRequest:
         return key
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """Returns the key with this id, or None if it does not exist. Raises Unavailable.
-
-        Does not look up ids that contain control characters, because PostgreSQL rejects some of them.
-        """
-        return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
+        """Returns the key with this id, or None if it does not exist. Raises Unavailable."""
+        return await self.store.keys.get(key_id) if could_be_id(key_id) else None
 
 
 class Subject(NamedTuple):
