@@ -52,7 +52,7 @@ async def add_keys(store: Store, secrets: Sequence[str], limit: int) -> None:
     rows = {
         "adders": [] if added_before else [(number, "key", key.id) for number, key in enumerate(keys, 1)],
         "keys": [key_row(key) for key in keys],
-        "secrets": [(digest_of(secret), key.id, None) for secret, key in zip(secrets, keys, strict=True)],
+        "secrets": [(digest_of(secret), key.id, 1, None) for secret, key in zip(secrets, keys, strict=True)],
     }
     for table in TABLES:
         ordered = sorted(rows.get(table.name, []), key=table.primary_key_of)

@@ -12,10 +12,9 @@ import httpx
 from harness.backends import free_port
 from harness.processes import launched
 from harness.servers import READY_WITHIN, Server, takes_connections
-from petstore.admin import Admin
-from petstore.backends import Backends
+from petstore.audit import Actor
 from petstore.keys import Environment
-from petstore.operators import Operator, Role
+from petstore.operators import Role, mint_token, new_operator
 
 
 class Console:
@@ -58,10 +57,10 @@ class Console:
     def add_operator(self, name: str, role: Role = "operator") -> str:
         """Creates an operator and returns its token."""
 
-        async def work(backends: Backends) -> tuple[Operator, str]:
-            return await Admin(backends.stores["live"], backends.gate, "a test", time.time).operators.add(name, role)
-
-        return self.server.act(work)[1]
+        by, token = Actor("a test", time.time()), mint_token()
+        operator = new_operator(name, by.at, role)
+        self.server.act(lambda backends: backends.stores["live"].operators.add(operator, token, by))
+        return token
 
     def client(self) -> "ConsoleClient":
         """Returns a client that is not signed in."""

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.backends import Backends
 from petstore.gate import Gate
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.plans import Limits
 from petstore.server.connection import Connection
 from petstore.server.http_server import HttpServer
@@ -76,8 +76,7 @@ def use_app(
         async with Backends(chosen) as backends:
             secret = mint("live")
             key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
-            entry = AuditEntry(NOW, "a test", "create key", key.id)
-            await backends.stores["live"].keys.add(key, digest_of(secret), entry)
+            await backends.stores["live"].keys.create(key, secret, Actor("a test", NOW))
             stores = {**backends.stores, "live": wrap_store(backends.stores["live"])}
             gate = wrap_gate(backends.gate)
             await work(Running(App(chosen, stores, gate, clock), backends.stores, gate, secret))

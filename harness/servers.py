@@ -14,16 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import httpx
-
 from harness.backends import Postgres, Redis, free_port, shared
 from harness.processes import Running, launched
-from harness.stores import imported
-from petstore.audit import AuditEntry
+from harness.stores import BY, imported
 from petstore.backends import Backends
 from petstore.cli.data import OPERATOR_BOUNDS
 from petstore.data_dir import UMASK
-from petstore.keys import SCOPES, ApiKey, Environment, Scope, digest_of, mint, new_key
+from petstore.keys import SCOPES, ApiKey, Environment, Scope, mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.settings import Settings
@@ -37,7 +34,6 @@ PLENTY = Limits(1_000_000, 1_000_000)
 PETSTORE = [sys.executable, "-m", "petstore"]
 
 T = TypeVar("T")
-ENTRY = AuditEntry(0.0, "a test", "test", "test")
 
 
 class Key(NamedTuple):
@@ -69,6 +65,7 @@ class Server:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
+        self.log_start = 0  # the position in the log at which the current run begins
         self.program = ["petstore"]  # the module to run, and its first arguments
         self.process: Running | None = None
         self._stock: dict[Environment, list[Key]] = {"live": [], "staging": []}
@@ -87,23 +84,20 @@ class Server:
     def start(self, *, wait: bool = True) -> "Server":
         words = [*self.program, "serve", "--port", str(self.port), "--workers", str(self.workers),
                  "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0
         self.process = launched(words, self.where, self.log)
         if wait:
             self.wait_until_ready()
         return self
 
     def wait_until_ready(self) -> float:
-        """Waits until /readyz returns 200 and every worker accepts connections. Returns the seconds it took."""
-        several = self.host == "own" and self.workers > 1
+        """Waits until the log says that the service has started. Returns the seconds it took."""
         began = time.monotonic()
         while time.monotonic() - began < READY_WITHIN:
             if self.process is not None and self.process.poll() is not None:
                 break
-            if takes_connections(self.port):  # checked first, because creating many HTTP clients takes time
-                with contextlib.suppress(httpx.TransportError):
-                    answer = httpx.get(self.origin + "/readyz", timeout=10, verify=False)
-                    if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
-                        return time.monotonic() - began
+            if b'"event":"started"' in self.log.read_bytes()[self.log_start :]:
+                return time.monotonic() - began
             time.sleep(0.01)  # polls for at most READY_WITHIN
         raise AssertionError(f"the server is not ready. Its log:\n{self.log.read_text()[-2000:]}")
 
@@ -193,7 +187,7 @@ class Server:
             new_key(environment, plan, now=time.time(), limits=limits, scopes=scopes, expires=expires),
             mint(environment),
         )
-        self.act(lambda backends: backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY))
+        self.act(lambda backends: backends.stores[environment].keys.create(made.record, made.secret, BY))
         return made
 
     def key_in_stock(self, environment: Environment = "live") -> Key:
@@ -204,7 +198,7 @@ class Server:
 
             async def add(backends: Backends) -> None:
                 for made in stock:
-                    await backends.stores[environment].keys.add(made.record, digest_of(made.secret), ENTRY)
+                    await backends.stores[environment].keys.create(made.record, made.secret, BY)
 
             self.act(add)
             self._stock[environment] = stock  # only now, when all keys are in the store
@@ -214,7 +208,7 @@ class Server:
         """Adds animals named Pet 1, Pet 2 and so on. If no status is given, they cycle through the three statuses."""
         statuses = [status] if status else STATUSES
         pets = [NewPet(f"Pet {i + 1}", i, statuses[i % len(statuses)]) for i in range(count)]
-        self.act(lambda backends: imported(backends.stores[environment], *pets, entry=ENTRY))
+        self.act(lambda backends: imported(backends.stores[environment], *pets, by=BY))
 
     @contextlib.contextmanager
     def writes_held_up(self) -> Iterator[None]:
@@ -270,12 +264,6 @@ def serving(
 def takes_connections(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _listening(port: int) -> int:
-    """Returns how many sockets listen on a port. Each worker has one."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def raw(port: int, data: bytes, seconds: float = 20.0) -> bytes:

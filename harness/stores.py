@@ -13,11 +13,13 @@ import apsw
 import asyncpg
 
 from harness.backends import Postgres, shared
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.changes import Change
 from petstore.errors import Unavailable
+from petstore.formats.pet_files import PetFile
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.pets import Import, NewPet
+from petstore.imports import Import
+from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy, close_stores, open_stores, store_on
 from petstore.store.database import Bounds
 from petstore.store.freshness import Announce
@@ -31,7 +33,8 @@ from petstore.timeouts import Timeouts
 T = TypeVar("T")
 
 NOW = 1_800_000_000  # on the hour
-ENTRY = AuditEntry(5.0, "a test", "test", "x")
+BY = Actor("a test", 5.0)
+ENTRY = BY.entry("backup", "x")  # an entry of no act of the store
 # Only tests of timeouts use the default timeouts, because tests must not fail if the machine stalls.
 PATIENT = Bounds(timeouts=Timeouts(40))
 # If a row violates a constraint, that is a bug in the caller, which gets the driver's error.
@@ -157,16 +160,23 @@ async def nobody_is_connected(place: StorePlace) -> None:
 
 
 async def imported(
-    store: Store, *pets: NewPet, entry: AuditEntry = ENTRY, sha256: str | None = None, repeats: str = ""
+    store: Store, *pets: NewPet, by: Actor = BY, name: str = "x", sha256: str | None = None, repeats: str = ""
 ) -> Import:
     """Imports these animals in chunks of the default size. `sha256` defaults to a unique value."""
-    begun = await store.imports.begin(sha256 or secrets.token_hex(32), len(pets), entry, repeats)
+    begun = await store.imports.begin(name, sha256 or secrets.token_hex(32), len(pets), by, repeats)
     size = store.database.bounds.import_chunk
     for place in range(0, len(pets), size):
-        assert await store.imports.add_chunk(begun.id, place, pets[place : place + size], entry.at)
-    found = await store.imports.get(begun.id, entry.at)
+        assert await store.imports.add_chunk(begun.id, place, pets[place : place + size], by.at)
+    found = await store.imports.get(begun.id, by.at)
     assert found is not None
     return found
+
+
+async def import_file(store: Store, file: PetFile, by: Actor = BY, repeats: str = "") -> Import:
+    """Imports a file as commands do."""
+    checked = await file.check()
+    begun = await store.imports.begin("x.csv", checked.sha256, checked.animals, by, repeats)
+    return await store.imports.add_pets(begun, partial(file.batches, checked), partial(float, by.at))
 
 
 async def names(store: Store) -> list[str]:

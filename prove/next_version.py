@@ -1,4 +1,4 @@
-"""Makes the next version of the service: a copy of the current code with one more migration for each backend."""
+"""Makes the next version of the service: a copy of the current code with one more migration."""
 
 import shutil
 from pathlib import Path
@@ -22,8 +22,7 @@ def copy_code(target: Path) -> Path:
 
 def add_migration(code: Path, sql: str = HARMLESS) -> int:
     """Turns the code in a directory into the next version. Returns the new schema version."""
-    backends = list((code / "petstore/store/migrations").iterdir())
-    number = 1 + max(int(file.name[:4]) for backend in backends for file in backend.glob("*.sql"))
-    for backend in backends:
-        (backend / f"{number:04}_next.sql").write_text(sql.format(number))
+    migrations = code / "petstore/store/migrations"
+    number = 1 + max(int(file.name[:4]) for file in migrations.glob("*.sql"))
+    (migrations / f"{number:04}_next.sql").write_text(sql.format(number))
     return number

@@ -16,14 +16,14 @@ from harness.backends import Postgres, Redis, shared
 from harness.claims import Broken, hold, progress, temporary_directory
 from harness.nodes import nodes_running
 from harness.servers import Server, started
-from petstore.admin import Admin
+from petstore.audit import Actor
 from petstore.backends import Backends, open_stores_for
 from petstore.cli.data import OPERATOR_BOUNDS
-from petstore.keys import KeyChanges
+from petstore.keys import KeyChanges, mint, new_key
 from petstore.pets import NewPet, PetChanges
 from petstore.plans import Limits
 from petstore.settings import Settings
-from petstore.store import close_stores
+from petstore.store import Store, close_stores
 from petstore.web.requests import write_cursor
 from prove.proof import Figures, Parts, Scale
 
@@ -94,42 +94,46 @@ async def one_for_each_worker(servers: Sequence[Server], secret: str, stack: con
 
 
 @contextlib.asynccontextmanager
-async def live_admin(server: Server, *, plant: bool) -> AsyncIterator[Admin]:
-    """Yields the admin that commands use. With `plant`, it does not announce changes to the service."""
+async def live_store(server: Server, *, plant: bool) -> AsyncIterator[Store]:
+    """Yields the store that commands use. With `plant`, it does not announce changes to the service."""
     settings = Settings(data=server.data, store=server.store, gate=server.gate)
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
         stores = open_stores_for(settings, None, bounds=OPERATOR_BOUNDS) if plant else backends.stores
         try:
-            yield Admin(stores["live"], backends.gate, "the proof", time.time)
+            yield stores["live"]
         finally:
             if plant:
                 await close_stores(stores.values())
 
 
+def by() -> Actor:
+    return Actor("the proof", time.time())
+
+
 class Trials:
-    def __init__(self, admin: Admin, clients: list[Client], key_id: str) -> None:
-        self._admin, self._clients, self._key_id = admin, clients, key_id
+    def __init__(self, store: Store, clients: list[Client], key_id: str) -> None:
+        self._store, self._clients, self._key_id = store, clients, key_id
         self.requests = 0
 
     async def key(self, number: int) -> None:
         await self._expect_status(200, "/pets?limit=1", "a request before any action")
         limit = 10**8 + number
-        await self._admin.keys.update(self._key_id, KeyChanges(per_minute=limit))
+        await self._store.keys.update(self._key_id, KeyChanges(per_minute=limit), by())
         for answer in await self._ask("/pets?limit=1"):
             hold(answer.header("x-ratelimit-limit") == str(limit), f"trial {number}: a key's update takes effect")
-        await self._admin.keys.suspend(self._key_id)
+        await self._store.keys.suspend(self._key_id, by())
         await self._expect_status(401, "/pets?limit=1", f"trial {number}: a suspension takes effect")
-        await self._admin.keys.resume(self._key_id)
+        await self._store.keys.resume(self._key_id, by())
         await self._expect_status(200, "/pets?limit=1", f"trial {number}: a resumption takes effect")
 
     async def animal(self, number: int) -> None:
-        pet = await self._admin.pets.add(NewPet("Rex", 1))
+        pet = await self._store.pets.add_by_hand(NewPet("Rex", 1), by())
         page = f"/pets?limit={PAGE}&cursor={write_cursor(pet.id - 1)}"
         one = f"/pets/{pet.id}"
         await self._expect_name("Rex", page, one, f"trial {number}: a new animal is visible")
-        await self._admin.pets.update(pet.id, PetChanges(name=f"Max {number}"))
+        await self._store.pets.update(pet.id, PetChanges(name=f"Max {number}"), by())
         etags = await self._expect_name(f"Max {number}", page, one, f"trial {number}: an animal's update takes effect")
-        await self._admin.pets.remove([pet.id])
+        await self._store.removals.remove([pet.id], by())
         await self._expect_status(404, one, f"trial {number}: a removal takes effect")
         for answer in await self._ask(page, etags):
             hold((answer.status, answer.body) == (200, b"[]"), f"trial {number}: a list has no removed animal")
@@ -177,9 +181,9 @@ class Removal:
         self.removed: set[int] = set()
         self.traversals = 0
 
-    async def run(self, admin: Admin) -> None:
+    async def run(self, store: Store) -> None:
         for victim in self.victims:
-            await admin.pets.remove([victim])
+            await store.removals.remove([victim], by())
             self.removed.add(victim)
 
     async def watch(self, server: Server, secret: str) -> None:
@@ -203,14 +207,14 @@ class Removal:
         hold(set(seen) <= set(self._all), "no animal is seen that does not exist")
 
 
-async def removed_under_traversals(servers: Sequence[Server], secret: str, admin: Admin, scale: Scale) -> Removal:
+async def removed_under_traversals(servers: Sequence[Server], secret: str, store: Store, scale: Scale) -> Removal:
     """Removes animals while clients traverse the list. Raises Broken."""
-    first = await admin.pets.add(NewPet("Pet 0", 1))
+    first = await store.pets.add_by_hand(NewPet("Pet 0", 1), by())
     for number in range(1, 2 * scale.trials):
-        last = await admin.pets.add(NewPet(f"Pet {number}", 1))
+        last = await store.pets.add_by_hand(NewPet(f"Pet {number}", 1), by())
     removal = Removal(first.id, last.id)
     watching = (removal.watch(servers[number % len(servers)], secret) for number in range(TRAVERSALS))
-    await asyncio.gather(*watching, removal.run(admin))
+    await asyncio.gather(*watching, removal.run(store))
     return removal
 
 
@@ -220,10 +224,11 @@ async def tried(servers: Sequence[Server], scale: Scale) -> tuple[Removal | None
     With a planted fault, only the trials run, because they must find it. tests/project plants a fault for each claim
     about a removal.
     """
-    async with live_admin(servers[0], plant=scale.plant) as admin, contextlib.AsyncExitStack() as stack:
-        key, secret = await admin.keys.create("enterprise", limits=PLENTY)
-        removal = None if scale.plant else await removed_under_traversals(servers, secret, admin, scale)
-        trials = Trials(admin, await one_for_each_worker(servers, secret, stack), key.id)
+    async with live_store(servers[0], plant=scale.plant) as store, contextlib.AsyncExitStack() as stack:
+        key, secret = new_key("live", "enterprise", now=time.time(), limits=PLENTY), mint("live")
+        await store.keys.create(key, secret, by())
+        removal = None if scale.plant else await removed_under_traversals(servers, secret, store, scale)
+        trials = Trials(store, await one_for_each_worker(servers, secret, stack), key.id)
         for number in range(scale.trials):
             await trials.key(number)
             await trials.animal(number)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.claims import hold, temporary_directory
-from harness.servers import ENTRY
+from harness.stores import BY
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.pets import IdempotencyKey, NewPet, Pet
 from petstore.settings import Settings
 from petstore.store.sqlite.connection import FILE_PRAGMAS
@@ -78,8 +78,8 @@ async def _live(data: Path, dice: random.Random, *, ignore_syncs: bool) -> list[
                 waiting.append(asyncio.create_task(create(number)))
                 if number % 60 == 30:
                     key = new_key("live", "free", now=1.0)
-                    waiting.append(asyncio.create_task(store.keys.add(key, digest_of(mint("live")), ENTRY)))
-                    waiting.append(asyncio.create_task(store.pets.set_status([number], "sold", ENTRY)))
+                    waiting.append(asyncio.create_task(store.keys.create(key, mint("live"), BY)))
+                    waiting.append(asyncio.create_task(store.pets.set_status([number], "sold", BY)))
                 if dice.random() < 0.3:
                     await asyncio.gather(*waiting)
                     waiting.clear()

@@ -56,7 +56,7 @@ FULL = Scale(
 ATTACKS = tuple(
     f"attacks.{name}"
     for name in ("targets", "fields", "chunks", "connections", "heads", "unread", "trailers", "memory", "minted_keys",
-                 "backups", "metrics", "files", "links", "identities", "console", "uploads", "lockout")
+                 "backups", "metrics", "files", "links", "identities", "console", "uploads", "lockout", "proxies")
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",

@@ -24,7 +24,8 @@ import redis
 
 from harness.backends import Postgres, remove_shared, shared
 from harness.commands import Commands
-from harness.servers import ENTRY, Server
+from harness.servers import Server
+from harness.stores import BY
 from petstore import __version__
 from petstore.backends import Backends
 from petstore.gate.redis_script import PREFIX
@@ -139,7 +140,7 @@ class History:
 async def interrupted_import(backends: Backends) -> None:
     """Creates an import of four animals that was interrupted an hour ago, after two had been added."""
     imports = backends.stores["live"].imports
-    begun = await imports.begin("0" * 64, 4, ENTRY)
+    begun = await imports.begin("x", "0" * 64, 4, BY)
     added = [NewPet(f"interrupted.csv {number}", number) for number in range(2)]
     await imports.add_chunk(begun.id, 0, added, time.time() - 3600)
 

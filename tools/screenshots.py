@@ -21,7 +21,7 @@ from harness.browsers import browser_running
 from harness.consoles import Console, running_console
 from harness.served import wait_for
 from harness.servers import Server, started
-from petstore.admin import demo
+from petstore.cli import demo
 from petstore.data_dir import METRICS
 from petstore.observability.multiprocess import last_heartbeat
 

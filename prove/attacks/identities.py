@@ -14,9 +14,10 @@ from collections import Counter
 from typing import NamedTuple
 
 from harness.claims import hold, progress, temporary_directory
-from harness.servers import ENTRY, Key, Server, started
+from harness.servers import Key, Server, started
+from harness.stores import BY
 from petstore.backends import Backends
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.plans import Limits
 from prove.attacks.altered import program
 from prove.http import Response, read
@@ -78,7 +79,7 @@ def _keys(server: Server) -> list[Key]:
 
     async def add(backends: Backends) -> None:
         for key in keys:
-            await backends.stores["live"].keys.add(key.record, digest_of(key.secret), ENTRY)
+            await backends.stores["live"].keys.create(key.record, key.secret, BY)
 
     server.act(add)
     return keys

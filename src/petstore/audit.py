@@ -1,23 +1,27 @@
 """The audit log, which records operators' actions."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 # The subject of each of these actions is a key id.
-KEY_ACTIONS = (
+KeyAction = Literal[
     "create key", "update key", "suspend key", "resume key", "identify key", "rotate key", "end old secret",
     "revoke key", "lift ban",
-)  # fmt: skip
-# The subject of each of these actions is an animal's id.
-PET_ACTIONS = ("add animal", "update animal", "set status", "remove animal", "restore animal")
-# Every action that can appear in the audit log.
-ACTIONS = (
-    *KEY_ACTIONS, *PET_ACTIONS, "import", "undo import",
+]  # fmt: skip
+# The subject of each of these actions is an animal's id, or the id of a removal.
+PetAction = Literal["add animal", "update animal", "set status", "remove animal", "restore animal"]
+OtherAction = Literal[
+    "import", "undo import",
     "sign in", "sign-in failed", "sign out", "sign out everywhere",
     "add operator", "set role", "revoke operator",
     "backup", "restore", "copy",
-)  # fmt: skip
+]  # fmt: skip
+Action = KeyAction | PetAction | OtherAction
+
+KEY_ACTIONS: tuple[KeyAction, ...] = get_args(KeyAction)
+PET_ACTIONS: tuple[PetAction, ...] = get_args(PetAction)
+ACTIONS: tuple[Action, ...] = (*KEY_ACTIONS, *PET_ACTIONS, *get_args(OtherAction))
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -25,9 +29,19 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
     at: float
     actor: str
-    action: str
+    action: Action
     subject: str
     detail: str = ""
+
+
+class Actor(NamedTuple):
+    """Who performs an act, and when. `at` is in Unix seconds."""
+
+    name: str
+    at: float
+
+    def entry(self, action: Action, subject: str, detail: str = "") -> AuditEntry:
+        return AuditEntry(self.at, self.name, action, subject, detail)
 
 
 class FoundEntries(NamedTuple):

@@ -21,6 +21,7 @@ from petstore.plans import PLANS, Limits, Plan
 Environment = Literal["live", "staging"]
 Scope = Literal["read", "write"]
 KeySort = Literal["created", "name", "last-used"]
+StoredState = Literal["active", "suspended", "expired", "revoked"]  # does not consider bans, which only the gate knows
 
 ENVIRONMENTS: tuple[Environment, ...] = ("live", "staging")
 SCOPES: tuple[Scope, ...] = ("read", "write")
@@ -65,8 +66,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     def usable(self, now: float) -> bool:
         return self.revoked is None and self.suspended is None and (self.expires is None or now < self.expires)
 
-    def state(self, now: float) -> Literal["active", "suspended", "expired", "revoked"]:
-        """Returns the key's state. Does not consider bans, which are stored only in the gate."""
+    def state(self, now: float) -> StoredState:
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and now >= self.expires:
@@ -75,11 +75,7 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's changes to a key. UNSET leaves a field unchanged.
-
-    `suspended` is the time at which the key was suspended, or None to resume the key. `revoked` is the time at which
-    the key was revoked.
-    """
+    """An operator's changes to a key. UNSET leaves a field unchanged."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     contact: str | msgspec.UnsetType = msgspec.UNSET
@@ -88,12 +84,21 @@ class KeyChanges(msgspec.Struct, frozen=True, kw_only=True):
     per_day: int | msgspec.UnsetType = msgspec.UNSET
     scopes: tuple[Scope, ...] | msgspec.UnsetType = msgspec.UNSET
     expires: float | msgspec.UnsetType | None = msgspec.UNSET
-    suspended: float | msgspec.UnsetType | None = msgspec.UNSET
-    revoked: float | msgspec.UnsetType = msgspec.UNSET
 
 
 PLAN_UNIT = ("plan", "per_minute", "per_day")
-KEY_UNITS = (("name",), ("contact",), PLAN_UNIT, ("scopes",), ("expires",), ("suspended",))
+KEY_UNITS = (("name",), ("contact",), PLAN_UNIT, ("scopes",), ("expires",))
+
+
+class Secret(NamedTuple):
+    """One of a key's secrets, without the secret itself.
+
+    Each rotation adds a secret with the next number, and gives the other secrets an expiry. The newest secret expires
+    only with its key.
+    """
+
+    number: int
+    expires: float | None
 
 
 class KeyQuery(NamedTuple):
@@ -105,7 +110,7 @@ class KeyQuery(NamedTuple):
 
     text: str = ""
     plan: Plan | None = None
-    state: Literal["active", "suspended", "expired", "revoked"] | None = None
+    state: StoredState | None = None
     ids: Sequence[str] | None = None
     except_ids: Sequence[str] = ()
     expires_by: float | None = None
@@ -153,8 +158,7 @@ def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) ->
     Raises Conflict if someone else has changed the same values, and OperatorError if the key is revoked or a new value
     is not valid.
     """
-    if key.revoked is not None:
-        raise OperatorError(f"{key.id} is revoked: create a new key instead")
+    check_not_revoked(key)
     new = given(changes)
     for field in ("name", "contact"):
         if field in new:
@@ -167,6 +171,72 @@ def changed_key(key: ApiKey, changes: KeyChanges, base: ApiKey | None = None) ->
         limits = limits_of(plan, new.get("per_minute", own[0]), new.get("per_day", own[1]))
         new |= limits._asdict()
     return edited(key, new, base, KEY_UNITS)
+
+
+def suspended_key(key: ApiKey, now: float) -> ApiKey:
+    """Returns the key as suspended. Raises OperatorError if it is revoked or already suspended."""
+    check_not_revoked(key)
+    if key.suspended is not None:
+        raise OperatorError(f"{key.id} is already suspended")
+    return msgspec.structs.replace(key, suspended=now)
+
+
+def resumed_key(key: ApiKey) -> ApiKey:
+    """Returns the key as no longer suspended. Raises OperatorError if it is revoked or not suspended."""
+    check_not_revoked(key)
+    if key.suspended is None:
+        raise OperatorError(f"{key.id} is not suspended, so there is nothing to resume")
+    return msgspec.structs.replace(key, suspended=None)
+
+
+def revoked_key(key: ApiKey, now: float) -> ApiKey:
+    """Returns the key as revoked. Raises OperatorError if it is already revoked."""
+    if key.revoked is not None:
+        raise OperatorError(f"{key.id} is already revoked")
+    return msgspec.structs.replace(key, revoked=now)
+
+
+def check_rotation(key: ApiKey, newest: int, seen: int, now: float) -> None:
+    """Raises OperatorError if the key is revoked or has expired, or if it has been rotated in the meantime.
+
+    `newest` is the number of the key's newest secret, and `seen` is the number of the newest one that the operator saw.
+    """
+    check_not_revoked(key)
+    if key.state(now) == "expired":
+        raise OperatorError(f"{key.id} has expired; set a later expiry or create a new key")
+    if newest != seen:
+        raise OperatorError(
+            f"someone else has just rotated {key.id}, so it was not rotated again; use the new secret, or repeat the"
+            " rotation to replace it"
+        )
+
+
+def end_of_old_secrets(key: ApiKey, secrets: Iterable[Secret], now: float) -> float:
+    """Returns the time when the last of the key's old secrets would expire.
+
+    Raises OperatorError if the key is revoked, or if no old secret still works.
+    """
+    check_not_revoked(key)
+    until = old_secret_until(secrets, now)
+    if until is None:
+        raise OperatorError(f"{key.id} has no old secret that still works, so there is no overlap to end")
+    return until
+
+
+def newest_number(secrets: Iterable[Secret]) -> int:
+    """Returns the number of the newest secret, or 0 if there are no secrets."""
+    return max((each.number for each in secrets), default=0)
+
+
+def old_secret_until(secrets: Iterable[Secret], now: float) -> float | None:
+    """Returns the time when the last of a key's old secrets expires, or None if only the newest secret works."""
+    return max((each.expires for each in secrets if each.expires is not None and each.expires > now), default=None)
+
+
+def check_not_revoked(key: ApiKey) -> None:
+    """Raises OperatorError if the key is revoked."""
+    if key.revoked is not None:
+        raise OperatorError(f"{key.id} is revoked: create a new key instead")
 
 
 def key_difference_in_words(before: ApiKey, after: ApiKey, now: float) -> str:

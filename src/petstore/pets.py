@@ -14,16 +14,17 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeGuard, get
 import msgspec
 
 from petstore.edits import edited, given
-from petstore.errors import InvalidBody
+from petstore.errors import InvalidBody, OperatorError
+from petstore.wording import when
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 255
+SELECTED_MAX = 1_000  # how many animals an operator can change, remove or restore by their ids in one act
 NESTING_MAX = 100  # how deeply arrays and objects may be nested in the body of a create request
 # A regular expression for the OpenAPI document. It forbids control characters and requires at least one character that
 # is not white space. It spells out the white space, because the meaning of \s varies between programming languages.
 _WHITE = r"\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 NAME_PATTERN = rf"^[^\u0000-\u001f\u007f]*[^{_WHITE}\u0000-\u001f\u007f][^\u0000-\u001f\u007f]*$"
-REMOVAL_PREFIX = "rem_"  # the prefix of removal ids
 
 PetStatus = Literal["available", "pending", "sold"]
 STATUSES: tuple[PetStatus, ...] = get_args(PetStatus)
@@ -131,62 +132,7 @@ class Added(msgspec.Struct, frozen=True, gc=False):
     replayed: bool
 
 
-ImportState = Literal["running", "interrupted", "done", "undoing", "undone"]
-
-
-class Import(msgspec.Struct, frozen=True):
-    """An import of animals from a file. `at` is in Unix seconds."""
-
-    id: str
-    at: float
-    actor: str
-    name: str  # the name of the file
-    sha256: str  # the hash of the file
-    total: int  # animals in the file
-    added: int  # animals added so far
-    state: ImportState
-
-
-class Undone(NamedTuple):
-    """The progress of undoing an import."""
-
-    removed: int  # animals removed so far, either by undoing the import or by an operator
-    kept: int  # animals kept because an operator has edited them
-    left: int = 0  # animals still to be removed
-
-
-class Removal(msgspec.Struct, frozen=True):
-    """A record of animals that an operator removed together. `at` is in Unix seconds."""
-
-    id: str
-    at: float
-    actor: str
-    pets: int  # the number of these animals that have not been restored
-
-
-class Removed(NamedTuple):
-    """The result of a removal. The id is None if no animals were removed."""
-
-    removal_id: str | None
-    pets: list[Pet]
-
-
-class RemovedPet(NamedTuple):
-    """A removed animal, as it was before it was removed."""
-
-    pet: Pet
-    removal: Removal
-
-
-def new_import_id() -> str:
-    return _new_id("imp_")
-
-
-def new_removal_id() -> str:
-    return _new_id(REMOVAL_PREFIX)
-
-
-def _new_id(prefix: str) -> str:
+def new_id(prefix: str) -> str:
     return prefix + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(12))
 
 
@@ -194,13 +140,24 @@ def is_status(value: object) -> TypeGuard[PetStatus]:
     return value in STATUSES
 
 
+# Operators' acts
+
+
+def checked_pet(pet: NewPet | Pet) -> NewPet:
+    """Returns an animal's values if they are valid, and raises OperatorError otherwise."""
+    try:
+        return new_pet(msgspec.to_builtins(pet))
+    except InvalidBody as error:
+        raise OperatorError(error.message) from None
+
+
 def changed_pet(pet: Pet, changes: PetChanges, base: Pet | None = None) -> Pet:
     """Returns the animal with the changes applied. `base` is the animal as the operator saw it.
 
-    Raises Conflict if someone else has changed the same values, and InvalidBody if a new value is not valid.
+    Raises Conflict if someone else has changed the same values, and OperatorError if a new value is not valid.
     """
     new = given(changes)
-    new_pet(msgspec.to_builtins(msgspec.structs.replace(pet, **new)))
+    checked_pet(msgspec.structs.replace(pet, **new))
     return edited(pet, new, base, PET_UNITS)
 
 
@@ -211,6 +168,26 @@ def parse_whole_number(text: str) -> int | None:
         return None
     value = int(text)
     return value if value <= INT64_MAX else None
+
+
+def check_selection(pet_ids: Sequence[int]) -> None:
+    """Raises OperatorError if an operator selected too many animals for one act."""
+    if len(pet_ids) > SELECTED_MAX:
+        raise OperatorError(f"choose at most {SELECTED_MAX:,} animals at a time")
+
+
+def pet_in_words(pet: Pet) -> str:
+    """Describes an animal for an audit entry."""
+    return f"{pet.name}, category {pet.category_id}, {pet.status}"
+
+
+def added_in_words(query: PetQuery) -> str:
+    since = "" if query.since is None else f" since {when(query.since)}"
+    until = "" if query.until is None else f" before {when(query.until)}"
+    return f"added by {query.added_by}{since}{until}"
+
+
+# Creates
 
 
 # A function that returns the error message for the unknown members of a JSON object.

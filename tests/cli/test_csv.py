@@ -9,7 +9,7 @@ import pytest
 
 from harness.commands import Commands
 from harness.other_user import as_nobody, directory_of_nobody
-from petstore.admin.pet_rows import LINE_MAX
+from petstore.formats.pet_rows import LINE_MAX
 from tests.cli.test_files import import_fails
 
 pytestmark = pytest.mark.on("sqlite-lmdb")  # a file is parsed before a store is opened

@@ -14,17 +14,18 @@ from msgspec.structs import FieldInfo
 from harness.backends import Postgres, free_port, shared
 from harness.deprecations import deprecating
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
-from harness.servers import ENTRY, Server, takes_connections
-from petstore.admin.charts import key_bars
-from petstore.admin.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
-from petstore.admin.key_status import statuses
+from harness.servers import Server, takes_connections
+from harness.stores import BY
 from petstore.backends import Backends
+from petstore.cli.demo import ANIMALS, ANONYMOUS_PER_HOUR, FILES, fill, has_data, is_demo
 from petstore.data_dir import shared_lock
 from petstore.keys import ENVIRONMENTS, Environment, KeyQuery
 from petstore.operations import OPERATIONS, Operation, OperationName
 from petstore.pets import NewPet
+from petstore.reports.charts import key_bars
+from petstore.reports.key_status import statuses
 from petstore.usage import DAY, HOUR, MINUTE, SPANS, KeyMeasure
-from tests.admin.pet_members import MEMBERS
+from tests.pet_members import MEMBERS
 
 NOON = 1_800_014_400 + 4 * HOUR  # UTC
 
@@ -140,7 +141,7 @@ def test_audit_entries_of_a_demo_are_in_the_order_of_their_times(demo: Server) -
 
 
 def test_a_demo_is_recognised_also_after_changes(demo: Server) -> None:
-    demo.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet("Rex", 1), ENTRY))
+    demo.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet("Rex", 1), BY))
     assert demo.act(lambda backends: has_data(backends.stores["live"]))
     assert demo.act(lambda backends: is_demo(backends.stores["live"]))
 

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from harness.commands import Commands, Processes
-from harness.servers import ENTRY
+from harness.stores import BY
 from petstore.keys import ApiKey, KeyChanges
 from petstore.pets import Pet, PetChanges
 from petstore.store.keys import Keys
@@ -48,7 +48,7 @@ def test_a_change_between_the_read_and_the_write_of_keys_update_survives(petstor
     update = Keys.update
 
     async def after_a_colleague(self: Keys, key_id: str, *arguments: Any) -> ApiKey | None:
-        await update(self, key_id, KeyChanges(name="Grace", per_day=70), ENTRY)
+        await update(self, key_id, KeyChanges(name="Grace", per_day=70), BY)
         return await update(self, key_id, *arguments)
 
     with mock.patch.object(Keys, "update", after_a_colleague):
@@ -63,7 +63,7 @@ def test_limits_for_a_key_that_has_just_lost_its_plan_are_refused(petstore: Comm
     update = Keys.update
 
     async def after_a_colleague(self: Keys, key_id: str, *arguments: Any) -> ApiKey | None:
-        await update(self, key_id, KeyChanges(plan="free"), ENTRY)
+        await update(self, key_id, KeyChanges(plan="free"), BY)
         return await update(self, key_id, *arguments)
 
     with mock.patch.object(Keys, "update", after_a_colleague):
@@ -73,6 +73,20 @@ def test_limits_for_a_key_that_has_just_lost_its_plan_are_refused(petstore: Comm
     assert (key["plan"], key["per_minute"], key["name"]) == ("free", 60, "")
 
 
+def test_a_rotation_that_a_colleague_has_made_in_the_meantime_is_not_repeated(petstore: Commands) -> None:
+    key_id = petstore.json("keys", "create", "--plan", "free")["id"]
+    rotate = Keys.rotate
+
+    async def after_a_colleague(self: Keys, *arguments: Any) -> object:
+        await rotate(self, key_id, "the colleague's secret", 1, 0.0, BY)
+        return await rotate(self, *arguments)
+
+    with mock.patch.object(Keys, "rotate", after_a_colleague):
+        message = petstore.fails_in_one_line("keys", "rotate", key_id, "--yes")
+    assert f"someone else has just rotated {key_id}" in message and "repeat the rotation" in message
+    assert [entry.action for entry in petstore.entries()] == ["rotate key", "create key"]
+
+
 @pytest.mark.parametrize("words", [["pets", "update", "1", "--status", "sold"], ["pets", "set-status", "1", "sold"]])
 def test_a_change_between_the_read_and_the_write_of_an_animal_survives(petstore: Commands, words: list[str]) -> None:
     petstore.text("pets", "add", "--name", "Rex", "--category-id", "7")
@@ -80,7 +94,7 @@ def test_a_change_between_the_read_and_the_write_of_an_animal_survives(petstore:
     original, update = getattr(Pets, method), Pets.update
 
     async def after_a_colleague(self: Pets, *arguments: Any) -> Pet | list[Pet] | None:
-        await update(self, 1, PetChanges(name="Max", status="pending"), ENTRY)
+        await update(self, 1, PetChanges(name="Max", status="pending"), BY)
         changed: Pet | list[Pet] | None = await original(self, *arguments)
         return changed
 

@@ -15,11 +15,11 @@ from harness.commands import Commands
 from harness.pets import pet
 from harness.servers import PETSTORE, Key, Server
 from harness.wire import asking
-from petstore.admin.pet_files import BATCH, PetFile, write_pets
-from petstore.admin.pet_rows import LINE_MAX
-from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import BATCH, PetFile, write_pets
+from petstore.formats.pet_rows import LINE_MAX
+from petstore.formats.pet_texts import IMPORTED
 
 pytestmark = pytest.mark.on("sqlite-lmdb")  # a file is parsed before a store is opened
 

@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import pytest
 from harness.commands import Commands
 from harness.served import wait_for
 from harness.servers import Server, started
-from harness.stores import ENTRY, NOW, PATIENT, StorePlace, names
+from harness.stores import NOW, PATIENT, StorePlace, import_file, names
 from harness.wire import asking
-from petstore.admin import Admin
-from petstore.admin.pet_files import Checked, PetFile
+from petstore.audit import Actor
 from petstore.backends import Backends
 from petstore.errors import OperatorError, Unavailable
-from petstore.pets import Import, NewPet
+from petstore.formats.pet_files import Checked, PetFile
+from petstore.imports import Import
+from petstore.pets import NewPet
 from petstore.store import Store, StorePolicy
 from petstore.store.database import Tx
 from petstore.store.freshness import NOTHING
@@ -160,7 +162,7 @@ def test_nothing_is_created_for_a_file_with_bad_rows(without_data: Commands, tmp
     assert not without_data.data.exists()
 
 
-# The admin action behind the command
+# The act behind the command
 
 
 def file_of(count: int) -> PetFile:
@@ -168,13 +170,17 @@ def file_of(count: int) -> PetFile:
     return PetFile("x.csv", io.BytesIO(f"name,categoryId\n{rows}".encode()))
 
 
-def admin_of(store: Store, now: float = NOW) -> Admin:
-    """Returns an Admin without a gate, because imports need none."""
-    return Admin(store, None, "ada", lambda: now)  # type: ignore[arg-type]
+BY_ADA = Actor("ada", NOW)
 
 
-async def run(admin: Admin, file: PetFile, checked: Checked, *, repeats: str = "") -> Import:
-    return await admin.imports.add_pets(await admin.imports.begin("x.csv", checked, repeats), file, checked)
+async def begin(store: Store, name: str, checked: Checked) -> Import:
+    return await store.imports.begin(name, checked.sha256, checked.animals, BY_ADA)
+
+
+async def add_pets(
+    store: Store, begun: Import, file: PetFile, checked: Checked, adding: Callable[[int], None] = lambda count: None
+) -> Import:
+    return await store.imports.add_pets(begun, partial(file.batches, checked), partial(float, NOW), adding)
 
 
 def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: StorePlace) -> None:
@@ -182,10 +188,10 @@ def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: Sto
         checked = await file_of(5_000).check()
         async with store_at.open(policy=StorePolicy(bounds=PATIENT._replace(import_chunk=73))) as other:
             heard: list[int] = []
-            begun = await admin_of(store).imports.begin("x.csv", checked)
+            begun = await begin(store, "x.csv", checked)
             done = await asyncio.gather(
-                admin_of(store).imports.add_pets(begun, file_of(5_000), checked, heard.append),
-                *(run(admin_of(other), file_of(5_000), checked) for _ in range(2)),
+                add_pets(store, begun, file_of(5_000), checked, heard.append),
+                *(import_file(other, file_of(5_000), BY_ADA) for _ in range(2)),
             )
         assert {(each.id, each.state, each.added) for each in done} == {(begun.id, "done", 5_000)}
         assert heard[0] == 0 and heard[-1] == 5_000 and heard == sorted(heard)
@@ -197,9 +203,9 @@ def test_processes_with_different_chunk_sizes_add_each_animal_once(store_at: Sto
 def test_import_is_repeated_only_after_a_confirmation(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         checked = await file_of(3).check()
-        first = await run(admin_of(store), file_of(3), checked)
-        assert await admin_of(store).imports.begin("renamed.csv", checked) == first
-        second = await run(admin_of(store), file_of(3), checked, repeats=first.id)
+        first = await import_file(store, file_of(3), BY_ADA)
+        assert await begin(store, "renamed.csv", checked) == first
+        second = await import_file(store, file_of(3), BY_ADA, first.id)
         assert second.id != first.id and len(await names(store)) == 6
 
     store_at.use(work)
@@ -208,9 +214,9 @@ def test_import_is_repeated_only_after_a_confirmation(store_at: StorePlace) -> N
 def test_the_same_bytes_in_another_format_do_not_join_an_import(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         checked = await file_of(3).check()
-        begun = await admin_of(store).imports.begin("x.csv", checked)
+        begun = await begin(store, "x.csv", checked)
         with pytest.raises(OperatorError, match=f"{begun.id} imported the same content as 3 animals, not 4"):
-            await admin_of(store).imports.begin("x.json", checked._replace(animals=4))
+            await begin(store, "x.json", checked._replace(animals=4))
 
     store_at.use(work)
 
@@ -234,18 +240,17 @@ class Failing(Imports):
 @pytest.mark.parametrize("commits", [True, False])
 def test_chunk_with_an_unknown_outcome_is_added_once(store_at: StorePlace, commits: bool) -> None:
     async def work(store: Store) -> None:
-        checked = await file_of(45).check()
         failing = Failing(store.database)
         failing.commits = commits
         with pytest.raises(OperatorError) as failed:
-            await run(admin_of(store._replace(imports=failing)), file_of(45), checked)
+            await import_file(store._replace(imports=failing), file_of(45), BY_ADA)
         (found,) = await store.imports.page(NOW)
         assert (found.state, found.added) == ("running", 30 if commits else 20)
         assert str(failed.value) == (
             f"the response was lost; import the same file again to resume {found.id}, or remove its animals with"
             f" `petstore pets undo-import {found.id}`"
         )
-        done = await run(admin_of(store), file_of(45), checked)
+        done = await import_file(store, file_of(45), BY_ADA)
         assert (done.id, done.added, done.state) == (found.id, 45, "done")
         assert await names(store) == [f"Pet {number}" for number in range(45)]
 
@@ -269,8 +274,7 @@ def test_import_starts_over_where_the_store_has_lost_chunks(store_at: StorePlace
             await tx.execute(f"DELETE FROM {self._chunks} WHERE place > 0")
 
     async def work(store: Store) -> None:
-        checked = await file_of(2_100).check()
-        done = await run(admin_of(store._replace(imports=Losing(store.database))), file_of(2_100), checked)
+        done = await import_file(store._replace(imports=Losing(store.database)), file_of(2_100), BY_ADA)
         assert (done.state, done.added) == ("done", 2_100)
         assert (await names(store))[-2_090:] == [f"Pet {number}" for number in range(10, 2_100)]
 
@@ -281,7 +285,7 @@ def test_import_of_a_file_that_changes_adds_nothing(store_at: StorePlace) -> Non
     async def work(store: Store) -> None:
         checked = await file_of(45).check()
         with pytest.raises(OperatorError, match=r"x\.csv has changed since it was checked; import the same file again"):
-            await run(admin_of(store), file_of(44), checked)
+            await add_pets(store, await begin(store, "x.csv", checked), file_of(44), checked)
         (found,) = await store.imports.page(NOW)
         assert (found.state, found.added, await names(store)) == ("running", 0, [])
 
@@ -300,7 +304,7 @@ def test_each_worker_lists_a_chunk_with_the_next_request(tmp_path: Path, host: A
 
         async def work(backends: Backends) -> None:
             imports = backends.stores["live"].imports
-            begun = await imports.begin("x", 30, ENTRY)
+            begun = await imports.begin("x.csv", "x", 30, BY_ADA)
             for place in range(0, 30, 3):
                 assert await asyncio.to_thread(listed) == {place}
                 assert await imports.add_chunk(begun.id, place, [NewPet("Rex", 1)] * 3, NOW)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from harness.commands import Commands
-from petstore.admin.pet_texts import ORIGIN_COLUMNS
+from petstore.formats.pet_texts import ORIGIN_COLUMNS
 from petstore.pets import NewPet
-from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, lacking, with_id
+from tests.pet_members import FIRST, LEAST, MEMBERS, SECOND, lacking, with_id
 
 
 def options(new: NewPet) -> list[str]:

@@ -18,9 +18,9 @@ from harness.commands import Commands
 from harness.pets import pet
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server
-from petstore.admin.pet_texts import ORIGIN_COLUMNS
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.backends import Backends
+from petstore.formats.pet_texts import ORIGIN_COLUMNS
 from petstore.pets import NewPet
 
 TRIALS = 5  # how many times to check that a change takes effect in a running service
@@ -250,9 +250,9 @@ def test_animals_are_listed_by_who_added_them_and_when(petstore: Commands) -> No
 
 def added_at(petstore: Commands, name: str, at: float) -> str:
     """Adds an animal as the operator ada at the time `at`. Returns her name."""
-    entry = AuditEntry(at, "ada", "add animal", "")
-    petstore.server.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet(name, 1), entry))
-    return entry.actor
+    by = Actor("ada", at)
+    petstore.server.act(lambda backends: backends.stores["live"].pets.add_by_hand(NewPet(name, 1), by))
+    return by.name
 
 
 def test_an_export_says_who_added_animals_only_on_request(petstore: Commands, tmp_path: Path) -> None:

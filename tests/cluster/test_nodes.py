@@ -11,7 +11,7 @@ import pytest
 
 from harness.backends import Postgres, Redis, shared
 from harness.nodes import Node, nodes_running
-from harness.servers import ENTRY
+from harness.stores import BY
 from harness.wire import asking
 from petstore.backends import Backends
 from petstore.keys import Environment
@@ -80,7 +80,7 @@ def test_every_node_refuses_a_revoked_key_with_the_next_request(nodes: list[Node
             for key in keys:
                 for node in nodes:
                     assert (await client.get(node.url("/pets?limit=1"), headers=key.headers)).status_code == 200
-                await backends.stores["live"].keys.revoke(key.id, ENTRY)
+                await backends.stores["live"].keys.revoke(key.id, BY)
                 for node in nodes:
                     answer = await client.get(node.url("/pets?limit=1"), headers=key.headers)
                     refused += answer.status_code == 401

@@ -12,9 +12,9 @@ from harness.consoles import Console
 from harness.served import wait_for
 from harness.servers import Server
 from harness.stores import imported
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.console.app import ROUTES
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.pets import STATUSES, NewPet
 from petstore.plans import Limits, Plan
 from petstore.rate_limits import Windows
@@ -44,20 +44,18 @@ def fill(server: Server) -> None:
     async def work(backends: Any) -> None:
         live = backends.stores["live"]
         pets = [NewPet(NAMES[i % len(NAMES)], i, STATUSES[i % 3]) for i in range(20)]
-        await imported(live, *pets, entry=AuditEntry(now - 9000, "ada", "import", "animals.jsonl"))
-        undone = await imported(live, *pets, entry=AuditEntry(now - 8000, LONG, "import", f"{LONG * 3}.csv"))
-        await live.imports.undo(undone.id, AuditEntry(now - 7000, "ada", "undo import", undone.id))
-        await live.imports.begin("interrupted", 9, AuditEntry(now - 6000, "ada", "import", "interrupted.csv"))
+        await imported(live, *pets, by=Actor("ada", now - 9000), name="animals.jsonl")
+        undone = await imported(live, *pets, by=Actor(LONG, now - 8000), name=f"{LONG * 3}.csv")
+        await live.imports.undo(undone.id, Actor("ada", now - 7000))
+        await live.imports.begin("interrupted.csv", "interrupted", 9, Actor("ada", now - 6000))
         keys = []
         for i, name in enumerate(KEYS):
             limits = Limits(50, 5000) if plans[i] == "enterprise" else None
             contact = f"{LONG}@example.com" if i == 2 else ""
             key = new_key("live", plans[i], now=now - 100 * i, name=name, contact=contact, limits=limits)
-            await live.keys.add(
-                key, digest_of(mint("live")), AuditEntry(key.created, "ada", "create key", key.id, key.plan)
-            )
+            await live.keys.create(key, mint("live"), Actor("ada", key.created))
             keys.append(key)
-        await live.keys.revoke(keys[5].id, AuditEntry(now, "grace (command line)", "revoke key", keys[5].id))
+        await live.keys.revoke(keys[5].id, Actor("grace (command line)", now))
         for hour in range(700, 0, -7):
             start = int(now) - hour * 3600
             rows = [OperationUsage(key.id, start, "admitted", 900 - 100 * i, "listPets") for i, key in enumerate(keys)]
@@ -91,7 +89,7 @@ class EveryPage:
         operator.submit("/live/operators/revoke", name="revoked")
         key_ids = re.findall(r'href="/live/keys/(key_\w+)"', operator.get("/live/keys").text)
         rotated, suspended = operator.create_key(name="rotated")[0], operator.create_key(name="suspended")[0]
-        operator.submit(f"/live/keys/{rotated}/rotate", overlap="24h")
+        operator.submit(f"/live/keys/{rotated}/rotate", newest="1", overlap="24h")
         operator.submit(f"/live/keys/{suspended}/suspend")
         operator.submit("/live/animals/selected", id=["3", "4"], action="remove")
         operator.submit("/live/animals/selected", id="5", to="sold")

@@ -59,7 +59,7 @@ def test_every_page_and_form_names_a_full_disk(console: Console) -> None:
         "animals/1/remove": {},
         "keys": {"name": "Ada", "plan": "free", "scope": ["read"]},
         f"keys/{key_id}": {"name": "Bo", "plan": "pro", "scope": ["read"]},
-        f"keys/{key_id}/rotate": {"overlap": "1h"},
+        f"keys/{key_id}/rotate": {"newest": "1", "overlap": "1h"},
         f"keys/{key_id}/suspend": {},
         "operators": {"name": "grace", "role": "viewer"},
         "operators/role": {"name": "bo", "role": "viewer"},

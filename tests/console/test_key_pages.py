@@ -13,9 +13,10 @@ import pytest
 from harness.commands import Commands
 from harness.consoles import Console, ConsoleClient, cells, next_rows, running_console, text_of
 from harness.served import wait_for
-from harness.servers import ENTRY, Server, serving
+from harness.servers import Server, serving
+from harness.stores import BY
 from harness.wire import asking
-from petstore.keys import Environment, KeyChanges, mint, well_formed
+from petstore.keys import Environment, mint, well_formed
 from petstore.plans import Limits
 from petstore.usage import OperationUsage
 
@@ -143,7 +144,7 @@ def test_a_secret_is_identified_and_never_shown_again(operator: ConsoleClient, n
 
 def test_a_rotated_secret_that_has_ended_is_identified_as_such(operator: ConsoleClient) -> None:
     key_id, secret = operator.create_key()
-    operator.submit(f"/live/keys/{key_id}/rotate", overlap="0s")
+    operator.submit(f"/live/keys/{key_id}/rotate", newest="1", overlap="0s")
     page = text_of(operator.post("/live/keys/identify", secret=secret))
     assert "The key was rotated, and this secret no longer works." in page and "rotate the key" not in page
     _, other = operator.create_key()
@@ -154,7 +155,7 @@ def test_a_key_that_expired_while_it_was_suspended_is_resumed_as_expired(
     server: Server, operator: ConsoleClient
 ) -> None:
     key = server.key(expires=time.time() - 1)
-    server.act(lambda backends: backends.stores["live"].keys.update(key.id, KeyChanges(suspended=1.0), ENTRY))
+    server.act(lambda backends: backends.stores["live"].keys.suspend(key.id, BY))
     page = text_of(operator.submit(f"/live/keys/{key.id}/resume"))
     assert "no longer suspended" in page and "expired" in page and "active again" not in page
 
@@ -212,9 +213,29 @@ def test_an_invalid_key_is_refused_and_the_form_keeps_its_values(
 @pytest.mark.parametrize(("overlap", "old_status"), [("0s", 401), ("24h", 200)])
 def test_a_rotated_key_has_a_new_secret(server: Server, operator: ConsoleClient, overlap: str, old_status: int) -> None:
     key_id, old = operator.create_key()
-    page = operator.submit(f"/live/keys/{key_id}/rotate", overlap=overlap)
+    page = operator.submit(f"/live/keys/{key_id}/rotate", newest="1", overlap=overlap)
     (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
     assert (status_of(server, new), status_of(server, old)) == (200, old_status)
+
+
+def test_a_form_from_before_a_colleagues_rotation_rotates_only_when_it_is_sent_again(
+    server: Server, operator: ConsoleClient, console: Console
+) -> None:
+    def newest(page: httpx.Response) -> str:
+        (found,) = re.findall(r'name="newest" value="(\d+)"', page.text)
+        return str(found)
+
+    colleague = console.sign_in("a colleague who rotates")
+    key_id, _ = operator.create_key()
+    seen = newest(operator.get(f"/live/keys/{key_id}"))
+    theirs = colleague.submit(f"/live/keys/{key_id}/rotate", newest=seen, overlap="0s")
+    (secret,) = re.findall(r'<code id="secret">(\w+)</code>', theirs.text)
+    refused = operator.post(f"/live/keys/{key_id}/rotate", newest=seen, overlap="1h")
+    assert refused.status_code == 422 and f"someone else has just rotated {key_id}" in text_of(refused)
+    assert 'value="1h"' in refused.text and status_of(server, secret) == 200
+    assert operator.post(f"/live/keys/{key_id}/rotate", overlap="1h").status_code == 422
+    operator.submit(f"/live/keys/{key_id}/rotate", newest=newest(refused), overlap="0s")
+    assert status_of(server, secret) == 401
 
 
 def test_a_rotation_has_no_overlap_by_default(operator: ConsoleClient) -> None:
@@ -227,7 +248,7 @@ def test_the_page_of_a_rotated_key_says_when_the_old_secret_ends_and_ends_it_now
 ) -> None:
     key_id, old = operator.create_key()
     assert "Disable the old secret now" not in operator.get(f"/live/keys/{key_id}").text
-    page = operator.submit(f"/live/keys/{key_id}/rotate", overlap="24h")
+    page = operator.submit(f"/live/keys/{key_id}/rotate", newest="1", overlap="24h")
     (new,) = re.findall(r'<code id="secret">(\w+)</code>', page.text)
     assert "The old secret works until" in text_of(page) and "Disable the old secret now" in page.text
     seen = console.sign_in("a viewer of secrets", "viewer").get(f"/live/keys/{key_id}").text
@@ -272,7 +293,7 @@ def test_keys_that_expire_soon_are_filtered(operator: ConsoleClient) -> None:
 
 def test_an_invalid_overlap_is_refused_and_the_form_keeps_it(operator: ConsoleClient) -> None:
     key_id, _ = operator.create_key()
-    refused = operator.post(f"/live/keys/{key_id}/rotate", overlap="a while")
+    refused = operator.post(f"/live/keys/{key_id}/rotate", newest="1", overlap="a while")
     assert refused.status_code == 422
     assert "'a while' is not a duration" in text_of(refused)
     assert 'value="a while"' in refused.text
@@ -290,7 +311,7 @@ def test_revoking_asks_for_confirmation_and_takes_effect_with_the_next_request(
     assert "The key is revoked" in text_of(page)
     assert "Rotate" not in text_of(page)
     assert "is already revoked" in text_of(operator.submit(f"/live/keys/{key_id}/revoke"))
-    assert operator.post(f"/live/keys/{key_id}/rotate", overlap="1h").status_code == 422
+    assert operator.post(f"/live/keys/{key_id}/rotate", newest="1", overlap="1h").status_code == 422
 
 
 def test_a_key_of_the_other_environment_is_not_found(operator: ConsoleClient) -> None:

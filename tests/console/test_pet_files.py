@@ -15,7 +15,7 @@ from harness.consoles import Console, ConsoleClient, cells, next_rows, running_c
 from harness.served import wait_for
 from harness.servers import Server
 from harness.stores import names
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 
 
 def finished_job(operator: ConsoleClient, started: httpx.Response) -> httpx.Response:
@@ -133,8 +133,8 @@ def test_viewers_cannot_answer(operator: ConsoleClient, new_name: Callable[[], s
 def test_pages_of_imports_follow_each_other(operator: ConsoleClient, server: Server) -> None:
     async def fill(backends: Any) -> None:
         for i in range(53):
-            entry = AuditEntry(1_000.0 + i // 2, "ada", "import", f"{i}.csv")
-            await backends.stores["staging"].imports.begin(f"{i:064}", 1, entry)
+            by = Actor("ada", 1_000.0 + i // 2)
+            await backends.stores["staging"].imports.begin(f"{i}.csv", f"{i:064}", 1, by)
 
     server.act(fill)
     page = operator.get("/staging/animals/imports")

@@ -9,16 +9,17 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from harness.consoles import Console, ConsoleClient, text_of
-from harness.servers import ENTRY, Server
-from petstore.admin.pet_texts import IMPORTED
+from harness.servers import Server
+from harness.stores import BY
+from petstore.formats.pet_texts import IMPORTED
 from petstore.operators import Role
 from petstore.pets import NewPet, Pet
-from tests.admin.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, texts, with_id
 from tests.console.browser_steps import open_section
+from tests.pet_members import FIRST, LEAST, MEMBERS, SECOND, changed, lacking, texts, with_id
 
 
 def added(server: Server, new: NewPet) -> Pet:
-    return server.act(lambda backends: backends.stores["live"].pets.add_by_hand(new, ENTRY))
+    return server.act(lambda backends: backends.stores["live"].pets.add_by_hand(new, BY))
 
 
 def read(server: Server, pet_id: int) -> Pet:

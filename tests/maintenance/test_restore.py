@@ -17,8 +17,8 @@ import pytest
 
 from harness.commands import Commands
 from harness.forged_backups import FORGED_SQL, rewrite
-from harness.servers import ENTRY, Server
-from harness.stores import GatePlace
+from harness.servers import Server
+from harness.stores import ENTRY, GatePlace
 from petstore import data_dir
 from petstore.errors import OperatorError
 from petstore.gate import Gate

@@ -72,7 +72,7 @@ def test_the_documents_have_no_fault() -> None:
         ("prove/attacks/x.py", "# a file of its own", "'of its own' is retired"),
         ("src/petstore/cli/x.py", 'print("The key was given to a stranger.")', "line 3: 'stranger' is retired"),
         ("src/petstore/cli/x.py", "print(f'{count} animals are in hand.')", "'in hand' is retired"),
-        ("src/petstore/admin/x.py", f'raise OperatorError("{LONG}")', "a sentence of 37 words"),
+        ("src/petstore/formats/x.py", f'raise OperatorError("{LONG}")', "a sentence of 37 words"),
         ("src/petstore/cli/x.py", f'def f() -> None:\n    """{LONG}"""', "a sentence of 37 words"),
         ("src/petstore/console/templates/x.html", "<p>A <b>visitor</b> comes.</p>", "line 3: 'visitor' is retired"),
         ("src/petstore/console/templates/x.html", '<button data-confirm="Mend it?">', "'mend' is retired"),

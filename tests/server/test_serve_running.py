@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from harness.served import Served, is_running, wait_for
-from harness.servers import ENTRY, Key, takes_connections
+from harness.servers import Key, takes_connections
+from harness.stores import BY
 from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
@@ -137,7 +138,7 @@ def test_workers_end_when_the_main_process_is_killed(serve: Callable[..., Served
 def converse(own: Served) -> list[str]:
     """Sends requests with valid and invalid keys, in valid and invalid positions. Returns the secrets in them."""
     good, revoked, other, unknown = own.key(), own.key(), own.key(environment="staging"), mint("live")
-    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, ENTRY))
+    own.act(lambda backends: backends.stores["live"].keys.revoke(revoked.id, BY))
     secrets = [good.secret, revoked.secret, other.secret, unknown, unknown[:-1] + "_"]
     with httpx.Client() as client:
         for secret in secrets:
@@ -156,9 +157,9 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
     assert own.process is not None
     (worker,) = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children").read_text().split()
     os.kill(int(worker), signal.SIGKILL)  # the log records this
-    assert wait_for(lambda: own.log.read_text().endswith("\n"))
+    assert wait_for(lambda: '"worker died"' in own.log.read_text())
     own.stop()
-    assert [entry["event"] for entry in own.events] == ["worker died"]
+    assert [entry["event"] for entry in own.events] == ["started", "worker died"]
 
 
 def test_access_log_has_each_request_with_the_id_of_its_key(serve: Callable[..., Served]) -> None:
@@ -187,11 +188,14 @@ def test_log_on_a_terminal_is_readable_text(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     own = Served(tmp_path / "data", "--access-log")
     try:
-        own.start(log=theirs)
-        line = os.read(ours, 4096).decode().splitlines()[0]
+        own.start(log=theirs, wait=False)
+        assert wait_for(lambda: takes_connections(own.port))
+        assert httpx.get(own.origin + "/readyz").status_code == 200
+        with open(ours, closefd=False) as terminal:  # a file descriptor
+            lines = [terminal.readline() for _ in range(2)]
     finally:
         own.stop()
         os.close(ours)
         os.close(theirs)
-    assert not line.startswith("{")
-    assert "/readyz" in line
+    assert not any(line.startswith("{") for line in lines)
+    assert [("started" in line, "/readyz" in line) for line in sorted(lines)] == [(False, True), (True, False)]

@@ -2,9 +2,10 @@
 
 import pytest
 
-from harness.stores import ENTRY, NOW, StorePlace
-from petstore.audit import AuditEntry
-from petstore.keys import ApiKey, KeyChanges, KeyQuery, KeySort, digest_of, mint, new_key
+from harness.stores import BY, NOW, StorePlace
+from petstore.audit import Actor, AuditEntry
+from petstore.errors import OperatorError
+from petstore.keys import ApiKey, KeyQuery, KeySort, mint, new_key
 from petstore.operators import Operator
 from petstore.store import Store
 
@@ -15,10 +16,10 @@ async def add_keys(store: Store) -> dict[str, ApiKey]:
     for i, name in enumerate(("delta", "alpha", "charlie", "bravo", "echo")):
         expires = NOW - 1.0 if name == "charlie" else None
         key = new_key("live", "pro" if name == "echo" else "free", now=NOW - 10.0 + i, name=name, expires=expires)
-        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        await store.keys.create(key, mint("live"), BY)
         keys[name] = key
-    await store.keys.update(keys["alpha"].id, KeyChanges(suspended=float(NOW)), ENTRY)
-    await store.keys.revoke(keys["bravo"].id, ENTRY)
+    await store.keys.suspend(keys["alpha"].id, Actor("a test", NOW))
+    await store.keys.revoke(keys["bravo"].id, BY)
     return keys
 
 
@@ -83,12 +84,14 @@ def test_entries_of_a_subject_are_not_those_of_a_longer_one(store_at: StorePlace
 
 def test_a_role_is_changed_unless_the_operator_is_revoked(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.operators.add(Operator("ada", NOW), b"a" * 32, ENTRY)
-        assert await store.operators.set_role("ada", "viewer", ENTRY)
-        found = await store.operators.find(b"a" * 32)
-        assert found is not None and found.role == "viewer"
-        assert not await store.operators.set_role("grace", "viewer", ENTRY)
-        await store.operators.revoke("ada", ENTRY)
-        assert not await store.operators.set_role("ada", "operator", ENTRY)
+        await store.operators.add(Operator("ada", NOW), "token", BY)
+        await store.operators.set_role("ada", "viewer", BY)
+        assert (await store.operators.identify("token")).role == "viewer"
+        assert (await store.audit.history("ada"))[0][1] == BY.entry("set role", "ada", "operator → viewer")
+        with pytest.raises(OperatorError, match="no active operator is named grace"):
+            await store.operators.set_role("grace", "viewer", BY)
+        await store.operators.revoke("ada", BY)
+        with pytest.raises(OperatorError, match="no active operator is named ada"):
+            await store.operators.set_role("ada", "operator", BY)
 
     store_at.use(work)

@@ -3,11 +3,10 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from harness.stores import (
-    ENTRY,
+    BY,
     NOW,
     PATIENT,
     REFUSED_ROW,
@@ -17,16 +16,17 @@ from harness.stores import (
     names,
     sqlite_store,
 )
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.changes import Change
 from petstore.errors import Unavailable
-from petstore.pets import Import, NewPet, Pet
+from petstore.imports import Import
+from petstore.pets import NewPet, Pet
 from petstore.store import Store, StorePolicy
 from petstore.store.imports import INTERRUPTED_AFTER
 from petstore.store.schema import IMPORT_CHUNKS
 
 SMALL_CHUNKS = StorePolicy(bounds=PATIENT._replace(import_chunk=10))
-IMPORT = AuditEntry(NOW, "ada", "import", "animals.jsonl")
+ADA = Actor("ada", NOW)
 LATER = NOW + INTERRUPTED_AFTER + 1
 
 
@@ -36,7 +36,7 @@ def pets(*wanted: str) -> list[NewPet]:
 
 async def begun(store: Store, total: int = 4, sha256: str = "the digest") -> str:
     """Begins an import. Returns its id."""
-    found = await store.imports.begin(sha256, total, IMPORT)
+    found = await store.imports.begin("animals.jsonl", sha256, total, ADA)
     assert (found.state, found.added) == ("running", 0)
     return found.id
 
@@ -54,14 +54,14 @@ def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) ->
     async def work(store: Store) -> None:
         await store.pets.add(NewPet("Rex", 1), NOW)
         changes.clear()
-        added = await imported(store, *pets("Mia", "Bo", "Kim"), entry=IMPORT, sha256="the digest")
+        added = await imported(store, *pets("Mia", "Bo", "Kim"), by=ADA, name="animals.jsonl", sha256="the digest")
         assert added.id.startswith("imp_") and len(added.id) == 16
         assert added == Import(added.id, NOW, "ada", "animals.jsonl", "the digest", 3, 3, "done")
         assert changes == ["added"]
         assert await names(store) == ["Rex", "Mia", "Bo", "Kim"]
         assert await store.imports.get("imp_unknown", NOW) is None
         ((_, entry),) = (await store.audit.find()).entries
-        assert entry == msgspec.structs.replace(IMPORT, detail=f"file with 3 animals, {added.id}")
+        assert entry == ADA.entry("import", "animals.jsonl", f"file with 3 animals, {added.id}")
         assert (await store.pets.add(NewPet("Next", 1), NOW)).pet.id == 5
 
     store_at.use(work, changes)
@@ -69,8 +69,7 @@ def test_import_adds_all_animals_and_is_known_by_its_id(store_at: StorePlace) ->
 
 def test_imports_come_newest_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        entries = [msgspec.structs.replace(IMPORT, at=NOW + number) for number in range(5)]
-        ids = [(await imported(store, NewPet("x", 1), entry=entry)).id for entry in entries]
+        ids = [(await imported(store, NewPet("x", 1), by=Actor("ada", NOW + number))).id for number in range(5)]
         seen: list[Import] = []
         while page := await store.imports.page(NOW, before=(seen[-1].at, seen[-1].id) if seen else None, limit=2):
             seen += page
@@ -115,7 +114,7 @@ def test_import_of_no_animals_is_done(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         found = await imported(store)
         assert (found.state, found.added, found.total) == ("done", 0, 0)
-        assert await store.imports.undo(found.id, ENTRY)
+        assert await store.imports.undo(found.id, BY)
 
     store_at.use(work)
 
@@ -124,13 +123,12 @@ def test_import_of_the_same_bytes_is_found_unless_it_was_undone(store_at: StoreP
     async def work(store: Store) -> None:
         assert await store.imports.of_file("a", NOW) is None
         first = await imported(store, *pets("Rex"), sha256="a")
-        later = msgspec.structs.replace(ENTRY, at=NOW)
-        second = await imported(store, *pets("Rex"), sha256="a", entry=later, repeats=first.id)
+        second = await imported(store, *pets("Rex"), sha256="a", by=ADA, repeats=first.id)
         await imported(store, *pets("Rex"), sha256="b")
         assert await store.imports.of_file("a", NOW) == second
-        await store.imports.undo(second.id, ENTRY)
+        await store.imports.undo(second.id, BY)
         assert await store.imports.of_file("a", NOW) == first
-        await store.imports.undo(first.id, ENTRY)
+        await store.imports.undo(first.id, BY)
         assert await store.imports.of_file("a", NOW) is None
 
     store_at.use(work)
@@ -143,13 +141,17 @@ def test_the_same_bytes_join_the_running_import(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         async with store_at.open() as other:
             found = await asyncio.gather(
-                *(each.imports.begin("the digest", 2, IMPORT) for each in (store, other) for _ in range(4))
+                *(
+                    each.imports.begin("animals.jsonl", "the digest", 2, ADA)
+                    for each in (store, other)
+                    for _ in range(4)
+                )
             )
             (import_id,) = {each.id for each in found}
             assert len(await store.imports.page(NOW)) == len((await store.audit.find()).entries) == 1
             assert await begun(store, 2, "another digest") != import_id
             assert await store.imports.add_chunk(import_id, 0, pets("a"), NOW)
-            joined = await other.imports.begin("the digest", 2, msgspec.structs.replace(IMPORT, at=LATER))
+            joined = await other.imports.begin("animals.jsonl", "the digest", 2, Actor("ada", LATER))
             assert (joined.id, joined.added, joined.state) == (import_id, 1, "interrupted")
 
     store_at.use(work)
@@ -158,16 +160,18 @@ def test_the_same_bytes_join_the_running_import(store_at: StorePlace) -> None:
 def test_an_import_is_repeated_only_if_the_operator_confirmed_it(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         first = await imported(store, *pets("a"), sha256="a")
-        assert await store.imports.begin("a", 1, IMPORT) == first
-        assert await store.imports.begin("a", 1, IMPORT, "imp_unknown") == first
-        second = await imported(store, *pets("a"), sha256="a", entry=IMPORT, repeats=first.id)
+        assert await store.imports.begin("animals.jsonl", "a", 1, ADA) == first
+        assert await store.imports.begin("animals.jsonl", "a", 1, ADA, "imp_unknown") == first
+        second = await imported(store, *pets("a"), sha256="a", by=ADA, repeats=first.id)
         assert second.id != first.id
-        assert await store.imports.begin("a", 1, IMPORT, first.id) == second, "confirmed before the second one"
+        assert await store.imports.begin("animals.jsonl", "a", 1, ADA, first.id) == second, (
+            "confirmed before the second one"
+        )
         assert len(await store.imports.page(NOW)) == len((await store.audit.find()).entries) == 2
-        await store.imports.undo(second.id, ENTRY)
-        assert await store.imports.begin("a", 1, IMPORT, second.id) == first
-        await store.imports.undo(first.id, ENTRY)
-        assert (await store.imports.begin("a", 1, IMPORT)).state == "running"
+        await store.imports.undo(second.id, BY)
+        assert await store.imports.begin("animals.jsonl", "a", 1, ADA, second.id) == first
+        await store.imports.undo(first.id, BY)
+        assert (await store.imports.begin("animals.jsonl", "a", 1, ADA)).state == "running"
 
     store_at.use(work)
 
@@ -179,7 +183,7 @@ def test_imports_that_begin_and_finish_at_the_same_time_add_the_file_once(store_
         async with store_at.open() as other:
 
             async def run(each: Store) -> None:
-                found = await each.imports.begin("the digest", 1, IMPORT)
+                found = await each.imports.begin("animals.jsonl", "the digest", 1, ADA)
                 if found.state == "running":
                     await each.imports.add_chunk(found.id, 0, pets("a"), NOW)
 
@@ -341,7 +345,7 @@ def test_no_transaction_of_an_import_or_of_its_undoing_is_long(tmp_path: Path) -
     async def work() -> None:
         async with sqlite_store(tmp_path, SMALL_CHUNKS.bounds, Counting) as store:
             added = await imported(store, *pets("x") * 1_000)
-            await store.imports.undo(added.id, ENTRY)
+            await store.imports.undo(added.id, BY)
 
     asyncio.run(work())
     assert len(sizes) >= 200

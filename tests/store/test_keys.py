@@ -6,16 +6,17 @@ import msgspec
 import pytest
 
 from harness.stores import NOW, StorePlace
-from petstore.audit import AuditEntry
+from petstore.audit import Actor, AuditEntry
 from petstore.changes import Change
 from petstore.errors import OperatorError
-from petstore.keys import ApiKey, KeyChanges, KeyQuery, digest_of, new_key
+from petstore.keys import ApiKey, KeyChanges, KeyQuery, Secret, digest_of, new_key
 from petstore.plans import Limits
 from petstore.store import Store
 from petstore.store.schema import TABLES, key_row
 from petstore.wording import when
 
-FIRST, SECOND, THIRD = digest_of("first"), digest_of("second"), digest_of("third")
+FIRST, SECOND, THIRD = "first", "second", "third"  # secrets
+BY = Actor("a test", NOW)
 
 
 def key(number: int = 0, **changes: object) -> ApiKey:
@@ -23,8 +24,8 @@ def key(number: int = 0, **changes: object) -> ApiKey:
     return msgspec.structs.replace(made, id=f"key_{number:03}", **changes)
 
 
-def entry(action: str, detail: str = "some detail") -> AuditEntry:
-    return AuditEntry(NOW, "a test", action, "key_000", detail)
+async def found_by(store: Store, secret: str) -> ApiKey | None:
+    return await store.keys.find(digest_of(secret))
 
 
 async def entries(store: Store) -> list[AuditEntry]:
@@ -37,12 +38,12 @@ def test_key_is_found_by_its_secret_as_it_was_added(store_at: StorePlace) -> Non
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
-        await store.keys.add(added, FIRST, entry("create key"))
+        await store.keys.create(added, FIRST, BY)
         assert changes == []  # workers do not cache unknown keys, so nothing needs announcing
-        assert await store.keys.find(FIRST) == added == await store.keys.get("key_000")
-        assert await store.keys.find(SECOND) is None
+        assert await found_by(store, FIRST) == added == await store.keys.get("key_000")
+        assert await found_by(store, SECOND) is None
         assert await store.keys.get("key_001") is None
-        assert await entries(store) == [entry("create key")]
+        assert await entries(store) == [BY.entry("create key", "key_000", "enterprise")]
 
     store_at.use(work, changes)
 
@@ -53,12 +54,10 @@ def test_of_several_first_keys_at_once_one_is_added(store_at: StorePlace) -> Non
             stores = [store, second, third]
             await asyncio.gather(*(each.database.ping() for each in stores))  # connects, so that the calls coincide
             adding = (
-                each.keys.add(key(number), digest_of(f"secret {number}"), entry("create key"), only_first=True)
-                for number, each in enumerate(stores * 2)
+                each.keys.create_first(key(number), f"secret {number}", BY) for number, each in enumerate(stores * 2)
             )
             assert sorted(await asyncio.gather(*adding)) == [False] * 5 + [True]
         assert len(await store.keys.page()) == len(await entries(store)) == 1
-        assert await store.keys.add(key(9), SECOND, entry("create key"))
 
     store_at.use(work)
 
@@ -77,35 +76,47 @@ def test_old_secret_expires_after_the_overlap_or_with_its_key(
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
-        await store.keys.add(key(expires=own_end), FIRST, entry("create key"))
-        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
+        await store.keys.create(key(expires=own_end), FIRST, BY)
+        assert await store.keys.rotate("key_000", SECOND, 1, 60, BY) == (key(expires=own_end), as_found)
         assert changes == ["keys"]
-        old, new = await store.keys.find(FIRST), await store.keys.find(SECOND)
+        old, new = await found_by(store, FIRST), await found_by(store, SECOND)
         assert old is not None and old.expires == as_found
         assert new == key(expires=own_end)
-        assert (await entries(store))[0] == entry("rotate key")
+        detail = f"old secret works until {when(as_found)}"
+        assert (await entries(store))[0] == BY.entry("rotate key", "key_000", detail)
 
     store_at.use(work, changes)
 
 
-def test_of_several_rotations_at_once_one_secret_stays(store_at: StorePlace) -> None:
-    secrets = [bytes([number]) * 32 for number in range(8)]
-
+def test_secrets_are_numbered_and_come_newest_first(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        await asyncio.gather(*(store.keys.rotate("key_000", each, NOW + 60, entry("rotate key")) for each in secrets))
-        found = [await store.keys.find(each) for each in secrets]
-        assert sum(each is not None and each.expires is None for each in found) == 1
+        await store.keys.create(key(), FIRST, BY)
+        await store.keys.create(key(1), THIRD, BY)
+        await store.keys.rotate("key_000", SECOND, 1, 60, BY)
+        assert await store.keys.secrets("key_000") == [Secret(2, None), Secret(1, NOW + 60)]
+        assert await store.keys.secrets("key_none") == []
+
+    store_at.use(work)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 3])
+def test_rotation_needs_the_number_of_the_newest_secret(store_at: StorePlace, seen: int) -> None:
+    async def work(store: Store) -> None:
+        await store.keys.create(key(), FIRST, BY)
+        await store.keys.rotate("key_000", SECOND, 1, 0, BY)
+        with pytest.raises(OperatorError, match="someone else has just rotated key_000"):
+            await store.keys.rotate("key_000", THIRD, seen, 0, BY)
+        assert (await found_by(store, SECOND), await found_by(store, THIRD)) == (key(), None)
 
     store_at.use(work)
 
 
 def test_further_rotation_never_extends_an_old_secrets_life(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        await store.keys.rotate("key_000", SECOND, NOW + 60, entry("rotate key"))
-        await store.keys.rotate("key_000", THIRD, NOW + 90, entry("rotate key"))
-        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await store.keys.find(d))]
+        await store.keys.create(key(), FIRST, BY)
+        await store.keys.rotate("key_000", SECOND, 1, 60, BY)
+        await store.keys.rotate("key_000", THIRD, 2, 90, BY)
+        ends = [found.expires for d in (FIRST, SECOND, THIRD) if (found := await found_by(store, d))]
         assert ends == [NOW + 60, NOW + 90, None]
 
     store_at.use(work)
@@ -118,15 +129,15 @@ def test_revoked_key_is_found_as_revoked(store_at: StorePlace) -> None:
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        await store.keys.add(key(1), SECOND, entry("create key"))
-        await store.keys.revoke("key_000", entry("revoke key"))
+        await store.keys.create(key(), FIRST, BY)
+        await store.keys.create(key(1), SECOND, BY)
+        await store.keys.revoke("key_000", BY)
         assert changes == ["keys"]
-        assert await store.keys.find(FIRST) == key(revoked=NOW)
-        assert await store.keys.find(SECOND) == key(1)
-        assert (await entries(store))[0] == entry("revoke key", "active → revoked")
+        assert await found_by(store, FIRST) == key(revoked=NOW)
+        assert await found_by(store, SECOND) == key(1)
+        assert (await entries(store))[0] == BY.entry("revoke key", "key_000", "active → revoked")
         with pytest.raises(OperatorError, match="key_000 is revoked"):
-            await store.keys.update("key_000", KeyChanges(name="Another"), entry("update key"))
+            await store.keys.update("key_000", KeyChanges(name="Another"), BY)
 
     store_at.use(work, changes)
 
@@ -154,16 +165,17 @@ def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> Non
     ]
 
     async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        await store.keys.add(key(1), SECOND, entry("create key"))
+        await store.keys.create(key(), FIRST, BY)
+        await store.keys.create(key(1), SECOND, BY)
         for number, (update, expected, detail) in enumerate(updates, 1):
-            assert await store.keys.update("key_000", update, entry(f"update {number}")) == expected
-            assert await store.keys.find(FIRST) == expected == await store.keys.get("key_000")
+            assert await store.keys.update("key_000", update, BY) == expected
+            assert await found_by(store, FIRST) == expected == await store.keys.get("key_000")
             assert changes == ["keys"] * number
-            assert (await entries(store))[0] == entry(f"update {number}", detail)
+            assert (await entries(store))[0] == BY.entry("update key", "key_000", detail)
         assert await store.keys.get("key_001") == key(1)
-        assert await store.keys.update("key_none", KeyChanges(name="x", suspended=NOW), entry("update")) is None
-        assert await store.keys.update("key_000", own_limits, entry("the same values")) == expected
+        with pytest.raises(OperatorError, match="no key has the id key_none"):
+            await store.keys.update("key_none", KeyChanges(name="x"), BY)
+        assert await store.keys.update("key_000", own_limits, BY) == expected
         assert len(await entries(store)) == 2 + len(updates)
 
     store_at.use(work, changes)
@@ -171,13 +183,12 @@ def test_update_changes_the_given_fields_of_one_key(store_at: StorePlace) -> Non
 
 def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.keys.add(key(), FIRST, entry("create key"))
-        suspended = await store.keys.update("key_000", KeyChanges(suspended=NOW + 1.0), entry("suspend key"))
-        assert suspended == key(suspended=NOW + 1.0) == await store.keys.find(FIRST) == (await store.keys.page())[0]
+        await store.keys.create(key(), FIRST, BY)
+        suspended = await store.keys.suspend("key_000", Actor("a test", NOW + 1.0))
+        assert suspended == key(suspended=NOW + 1.0) == await found_by(store, FIRST) == (await store.keys.page())[0]
         assert not suspended.usable(NOW) and suspended.state(NOW) == "suspended"
-        await store.keys.update("key_000", KeyChanges(suspended=NOW + 2.0), entry("suspend key"))
-        resumed = await store.keys.update("key_000", KeyChanges(suspended=None), entry("resume key"))
-        assert resumed == key() == await store.keys.find(FIRST) == (await store.keys.search(KeyQuery(), now=NOW))[0]
+        resumed = await store.keys.resume("key_000", BY)
+        assert resumed == key() == await found_by(store, FIRST) == (await store.keys.search(KeyQuery(), now=NOW))[0]
         assert resumed.usable(NOW) and resumed.state(NOW) == "active"
 
     store_at.use(work)
@@ -189,7 +200,7 @@ def test_suspended_key_is_found_as_suspended_until_it_is_resumed(store_at: Store
 def test_keys_come_in_the_order_of_their_ids_and_by_their_ids(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in (3, 1, 2, 0):
-            await store.keys.add(key(number), digest_of(str(number)), entry("create key"))
+            await store.keys.create(key(number), str(number), BY)
         assert await store.keys.page() == [key(number) for number in range(4)]
         assert await store.keys.page(after="key_001", limit=1) == [key(2)]
         assert await store.keys.page(after="key_003") == []
@@ -203,7 +214,7 @@ def test_keys_come_newest_first_page_by_page(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         keys = [key(number, created=NOW + number // 2) for number in range(11)]  # two keys for each creation time
         for each in keys:
-            await store.keys.add(each, digest_of(each.id), entry("create key"))
+            await store.keys.create(each, each.id, BY)
         seen: list[ApiKey] = []
         while page := await store.keys.search(KeyQuery(), now=NOW, after=seen[-1] if seen else None, limit=3):
             seen += page

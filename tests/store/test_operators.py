@@ -2,8 +2,9 @@
 
 import pytest
 
-from harness.stores import ENTRY, NOW, PATIENT, StorePlace
-from petstore.audit import AuditEntry
+from harness.stores import BY, NOW, PATIENT, StorePlace
+from petstore.audit import Action, Actor, AuditEntry
+from petstore.errors import OperatorError
 from petstore.keys import digest_of, mint, new_key
 from petstore.operations import OperationName
 from petstore.operators import Operator
@@ -39,7 +40,7 @@ def used(
 def test_usage_adds_up_and_last_use_never_goes_back(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
-        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        await store.keys.create(key, mint("live"), BY)
         await store.usage.add([used(key.id, 3600, "admitted", 2), used(key.id, 3600, "refused", 1)], {key.id: 9_000.0})
         await store.usage.add([used(key.id, 3600, "admitted", 5), used(key.id, 7200, "admitted", 1)], {key.id: 8_000.0})
         assert sorted(await store.usage.of_keys([key.id], HOUR, [0, 3600, 7200])) == [
@@ -196,7 +197,7 @@ def test_entries_are_found_by_actor_action_and_text(store_at: StorePlace) -> Non
     async def work(store: Store) -> None:
         for i in range(35):
             actor = "Ada Lovelace" if i % 10 == 0 else "grace"
-            action = ("create key", "set status")[i % 2]
+            action: Action = "set status" if i % 2 else "create key"
             await store.audit.record(AuditEntry(i / 1000, actor, action, f"key_{i}", f"Detail {i}"))
 
         async def found(**wanted: str) -> list[str]:
@@ -222,7 +223,7 @@ def test_entries_are_found_by_actor_action_and_text(store_at: StorePlace) -> Non
 def test_search_of_entries_knows_whether_more_can_be_found(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(3):
-            await store.audit.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+            await store.audit.record(AuditEntry(float(number), "ada", "backup", f"key_{number}"))
         entries, before, more = await store.audit.find(limit=2, actor="ada")
         assert ([number for number, _ in entries], more) == ([before + 1, before], True)
         entries, _, more = await store.audit.find(limit=3, actor="ada")
@@ -234,12 +235,12 @@ def test_search_of_entries_knows_whether_more_can_be_found(store_at: StorePlace)
 def test_hundred_entries_are_listed_by_default(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         for number in range(101):
-            await store.audit.record(AuditEntry(float(number), "ada", "test", f"key_{number}"))
+            await store.audit.record(AuditEntry(float(number), "ada", "backup", f"key_{number}"))
         entries = (await store.audit.find()).entries
         assert [entry.subject for _, entry in entries] == [f"key_{number}" for number in range(100, 0, -1)]
         rest = await store.audit.find(before=entries[-1][0])
         assert [entry.subject for _, entry in rest.entries] == ["key_0"]
-        assert len((await store.audit.find(action="test")).entries) == 100
+        assert len((await store.audit.find(action="backup")).entries) == 100
 
     store_at.use(work)
 
@@ -247,21 +248,26 @@ def test_hundred_entries_are_listed_by_default(store_at: StorePlace) -> None:
 # Operators
 
 
+async def owner_of(store: Store, token: str) -> Operator | None:
+    return await store.operators.find(digest_of(token))
+
+
 def test_name_of_an_operator_is_free_again_after_a_revocation(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        old, new = b"o" * 32, b"n" * 32
-        assert await store.operators.add(Operator("ada", 1.0), old, ENTRY)
-        assert not await store.operators.add(Operator("ada", 2.0), new, ENTRY)
-        assert await store.operators.find(old) == Operator("ada", 1.0)
-        assert await store.operators.find(new) is None
-        assert await store.operators.revoke("ada", AuditEntry(3.0, "x", "revoke operator", "ada"))
-        assert not await store.operators.revoke("ada", ENTRY)
-        assert not await store.operators.revoke("nobody", ENTRY)
-        assert await store.operators.find(old) is None
+        await store.operators.add(Operator("ada", 1.0), "old", BY)
+        with pytest.raises(OperatorError, match="operator ada already exists; revoke that operator first"):
+            await store.operators.add(Operator("ada", 2.0), "new", BY)
+        assert await owner_of(store, "old") == Operator("ada", 1.0)
+        assert await owner_of(store, "new") is None
+        await store.operators.revoke("ada", Actor("x", 3.0))
+        for name in ("ada", "nobody", "\0"):
+            with pytest.raises(OperatorError, match="no active operator is named"):
+                await store.operators.revoke(name, BY)
+        assert await owner_of(store, "old") is None
         assert await store.operators.get("ada") == Operator("ada", 1.0, 3.0)
-        assert await store.operators.add(Operator("ada", 4.0), new, ENTRY)
-        assert await store.operators.find(new) == Operator("ada", 4.0)
-        assert await store.operators.find(old) is None
+        await store.operators.add(Operator("ada", 4.0), "new", BY)
+        assert await owner_of(store, "new") == Operator("ada", 4.0)
+        assert await owner_of(store, "old") is None
         assert await store.operators.all() == [Operator("ada", 4.0)]
         assert len((await store.audit.find()).entries) == 3
 
@@ -271,12 +277,12 @@ def test_name_of_an_operator_is_free_again_after_a_revocation(store_at: StorePla
 def test_operator_has_the_role_of_the_latest_token(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         viewer = Operator("ada", 1.0, role="viewer")
-        assert await store.operators.add(viewer, b"v" * 32, ENTRY)
-        assert await store.operators.find(b"v" * 32) == viewer == await store.operators.get("ada")
-        await store.operators.revoke("ada", ENTRY)
-        assert await store.operators.add(Operator("ada", 2.0), b"o" * 32, ENTRY)
+        await store.operators.add(viewer, "first", BY)
+        assert await owner_of(store, "first") == viewer == await store.operators.get("ada")
+        await store.operators.revoke("ada", BY)
+        await store.operators.add(Operator("ada", 2.0), "second", BY)
         assert await store.operators.all() == [Operator("ada", 2.0, role="operator")]
-        await store.operators.add(Operator("bob", 3.0, role="viewer"), b"b" * 32, ENTRY)
+        await store.operators.add(Operator("bob", 3.0, role="viewer"), "third", BY)
         assert [each.role for each in await store.operators.all()] == ["operator", "viewer"]
 
     store_at.use(work)

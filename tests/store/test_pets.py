@@ -5,13 +5,17 @@ from typing import cast
 
 import pytest
 
-from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, imported, names
-from petstore.audit import AuditEntry
+from harness.stores import BY, NOW, PATIENT, REFUSED_ROW, StorePlace, imported, names
+from petstore.audit import Actor
 from petstore.changes import Change
-from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removed, Undone
+from petstore.errors import OperatorError
+from petstore.imports import Undone
+from petstore.pets import STATUSES, Added, IdempotencyKey, NewPet, Pet, PetChanges, PetQuery, PetStatus
+from petstore.removals import Removed
 from petstore.store import Store, StorePolicy
 
 SHORT_STEPS = StorePolicy(bounds=PATIENT._replace(search_step=10))
+ADA = Actor("ada", 9.0)
 
 
 async def found_names(
@@ -57,7 +61,7 @@ def test_search_finds_parts_of_names_alike_on_every_backend(store_at: StorePlace
         }.items():
             assert await found_names(store, text) == found, text
             assert await found_names(store, text, newest_first=True) == found[::-1], text
-        await store.pets.set_status([3, 4], "sold", ENTRY)
+        await store.pets.set_status([3, 4], "sold", BY)
         assert await found_names(store, "ÄRMEL", "sold") == ["Ärmel", "ärmel"]
         assert await found_names(store, "ÄRMEL", "available") == ["ÄRMEL"]
 
@@ -115,13 +119,12 @@ def test_animal_is_added_together_with_its_audit_entry_or_not_at_all(store_at: S
     changes: list[Change] = []
 
     async def work(store: Store) -> None:
-        rex = await store.pets.add_by_hand(NewPet("Rex", 7, "sold"), AuditEntry(9.0, "ada", "add animal", ""))
+        rex = await store.pets.add_by_hand(NewPet("Rex", 7, "sold"), ADA)
         assert changes == ["added"]
         assert await store.pets.get(rex.id) == Pet(rex.id, "Rex", 7, "sold")
         assert await details(store) == [(str(rex.id), "Rex, category 7, sold")]
-        without_action = AuditEntry(9.0, "ada", cast(str, None), "")
         with pytest.raises(REFUSED_ROW):
-            await store.pets.add_by_hand(NewPet("Mia", 7), without_action)
+            await store.pets.add_by_hand(NewPet("Mia", 7), Actor(cast(str, None), 9.0))
         assert await names(store) == ["Rex"]
         assert (await store.pets.add(NewPet("Ada", 7), NOW)).pet.id > rex.id
 
@@ -134,9 +137,7 @@ def test_statuses_change_together_with_an_audit_entry_for_each(store_at: StorePl
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(3)]
         changes.clear()
-        changed = await store.pets.set_status(
-            [ids[2], 999_999, ids[0]], "sold", AuditEntry(9.0, "ada", "set status", "")
-        )
+        changed = await store.pets.set_status([ids[2], 999_999, ids[0]], "sold", ADA)
         assert [pet.id for pet in changed] == [ids[0], ids[2]]
         assert {pet.status for pet in changed} == {"sold"}
         assert changes == ["edited"]
@@ -152,11 +153,11 @@ def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePla
     async def work(store: Store) -> None:
         pets = NewPet("Rex", 1, "sold"), NewPet("Mia", 1, "pending"), NewPet("Bo", 1, "pending")
         added = await imported(store, *pets)
-        changed = await store.pets.set_status([1, 2], "sold", AuditEntry(9.0, "ada", "set status", ""))
+        changed = await store.pets.set_status([1, 2], "sold", ADA)
         assert [(pet.id, pet.status) for pet in changed] == [(1, "sold"), (2, "sold")]
         assert (await details(store))[0] == ("2", "pending → sold")
         assert len(await details(store)) == 2
-        assert await store.imports.undo(added.id, ENTRY)
+        assert await store.imports.undo(added.id, BY)
         assert await store.imports.undone(added.id) == Undone(removed=2, kept=1, left=0)
         assert await names(store) == ["Mia"]
 
@@ -165,17 +166,19 @@ def test_status_that_an_animal_has_already_is_no_change_of_it(store_at: StorePla
 
 def test_update_changes_the_given_fields_and_leaves_the_others(store_at: StorePlace) -> None:
     changes: list[Change] = []
-    entry = AuditEntry(9.0, "ada", "update animal", "")
 
     async def work(store: Store) -> None:
         rex = (await store.pets.add(NewPet("Rex", 7), NOW)).pet
         changes.clear()
-        assert await store.pets.update(rex.id, PetChanges(name="Max"), entry) == Pet(rex.id, "Max", 7, "available")
-        changed = await store.pets.update(rex.id, PetChanges(category_id=-8, status="sold"), entry)
+        assert await store.pets.update(rex.id, PetChanges(name="Max"), ADA) == Pet(rex.id, "Max", 7, "available")
+        changed = await store.pets.update(rex.id, PetChanges(category_id=-8, status="sold"), ADA)
         assert changed == await store.pets.get(rex.id) == Pet(rex.id, "Max", -8, "sold")
         assert changes == ["edited"] * 2
-        assert await store.pets.update(999, PetChanges(name="Nobody"), entry) is None
-        assert await store.pets.update(rex.id, PetChanges(name="Max"), entry) == changed
+        with pytest.raises(OperatorError, match="no animal has the id 999 in live"):
+            await store.pets.update(999, PetChanges(name="Nobody"), ADA)
+        with pytest.raises(OperatorError, match="name must not be empty"):
+            await store.pets.update(rex.id, PetChanges(name=" "), ADA)
+        assert await store.pets.update(rex.id, PetChanges(name="Max"), ADA) == changed
         second, first = "category id 7 → -8; status available → sold", "name Rex → Max"
         assert await details(store) == [(str(rex.id), second), (str(rex.id), first)]
         assert changes == ["edited"] * 2
@@ -189,15 +192,15 @@ def test_removed_animals_are_gone_and_their_ids_are_never_used_again(store_at: S
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(4)]
         changes.clear()
-        removed = await store.removals.remove([ids[3], 999, ids[1]], AuditEntry(9.0, "ada", "remove animal", ""))
+        removed = await store.removals.remove([ids[3], 999, ids[1]], ADA)
         assert [pet.name for pet in removed.pets] == ["Pet 1", "Pet 3"]
         assert changes == ["edited"]
         assert await names(store) == ["Pet 0", "Pet 2"]
         assert await store.pets.get(ids[3]) is None
         assert sum((await store.pets.count()).values()) == 2
         assert await details(store) == [(removed.removal_id, f"2 animals: {ids[1]}, {ids[3]}")]
-        assert len((await store.removals.remove(ids, ENTRY)).pets) == 2
-        assert await store.removals.remove(ids, ENTRY) == Removed(None, [])
+        assert len((await store.removals.remove(ids, BY)).pets) == 2
+        assert await store.removals.remove(ids, BY) == Removed(None, [])
         assert len(await details(store)) == 2
 
     async def add(store: Store) -> int:
@@ -212,7 +215,7 @@ def test_traversal_continues_behind_animals_that_are_removed_meanwhile(store_at:
         for i in range(9):
             await store.pets.add(NewPet(f"Pet {i}", i), NOW)
         first = await store.pets.page(after=0, limit=3, status=None)
-        await store.removals.remove([2, 3, 4], ENTRY)
+        await store.removals.remove([2, 3, 4], BY)
         second = await store.pets.page(after=first.pets[-1].id, limit=3, status=None)
         third = await store.pets.page(after=second.pets[-1].id, limit=3, status=None)
         assert [pet.id for page in (first, second, third) for pet in page.pets] == [1, 2, 3, 5, 6, 7, 8, 9]
@@ -227,10 +230,10 @@ def test_repeated_create_of_a_removed_or_changed_animal_gets_the_original(store_
             return await store.pets.add(NewPet(name, 7, "pending"), NOW, IdempotencyKey("key_a", name, name.encode()))
 
         removed, renamed, both = [(await add(name)).pet for name in ("removed", "renamed", "both")]
-        await store.pets.update(renamed.id, PetChanges(name="another", category_id=8), ENTRY)
-        await store.pets.update(both.id, PetChanges(name="another"), ENTRY)
-        await store.pets.update(both.id, PetChanges(name="a third"), ENTRY)
-        await store.removals.remove([removed.id, both.id], ENTRY)
+        await store.pets.update(renamed.id, PetChanges(name="another", category_id=8), BY)
+        await store.pets.update(both.id, PetChanges(name="another"), BY)
+        await store.pets.update(both.id, PetChanges(name="a third"), BY)
+        await store.removals.remove([removed.id, both.id], BY)
         for original in (removed, renamed, both):
             assert await add(original.name) == Added(original, replayed=True)
         assert await names(store) == ["another"]
@@ -242,8 +245,8 @@ def test_operators_who_change_the_same_animals_at_once_do_not_deadlock(store_at:
     async def work(store: Store) -> None:
         ids = [(await store.pets.add(NewPet(f"Pet {i}", i), NOW)).pet.id for i in range(50)]
         orders = [ids, ids[::-1]] * 5
-        changed = await asyncio.gather(*(store.pets.set_status(order, "sold", ENTRY) for order in orders))
+        changed = await asyncio.gather(*(store.pets.set_status(order, "sold", BY) for order in orders))
         assert [len(each) for each in changed] == [50] * 10
-        assert len((await store.removals.remove(ids, ENTRY)).pets) == 50
+        assert len((await store.removals.remove(ids, BY)).pets) == 50
 
     store_at.use(work)

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from harness.backends import ANONYMOUS, Postgres, Process, program, running
-from harness.stores import ENTRY, NOW, PATIENT, StorePlace, imported
+from harness.stores import BY, NOW, PATIENT, StorePlace, imported
 from petstore.edits import Conflict
 from petstore.errors import IdempotencyMismatch, OperatorError, Unavailable
-from petstore.keys import KeyChanges, digest_of, mint, new_key
+from petstore.keys import KeyChanges, mint, new_key
 from petstore.observability.metrics import STORE_BATCH, STORE_ERRORS, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store import Store, StorePolicy
@@ -84,7 +84,7 @@ def test_ids_are_drawn_and_committed_in_the_same_order(place: StorePlace) -> Non
             await other.execute(f"SELECT {lock_pet_ids('petstore_live')}")
             adding = asyncio.gather(
                 store.pets.add(NewPet("Rex", 1), NOW),
-                store.pets.add_by_hand(NewPet("Ada", 1), ENTRY),
+                store.pets.add_by_hand(NewPet("Ada", 1), BY),
                 imported(store, NewPet("Bo", 1)),
             )
             while await other.fetchval(waiting) < 3:
@@ -246,11 +246,11 @@ def test_behind_pgbouncer_in_transaction_mode(postgres: Postgres, bouncer: PgBou
 
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW)
-        await store.keys.add(key, digest_of(mint("live")), ENTRY)
+        await store.keys.create(key, mint("live"), BY)
         added = await asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(300)))
         found = await asyncio.gather(*(store.pets.get(each.pet.id) for each in added))
         assert [pet and pet.name for pet in found] == [f"Pet {i}" for i in range(300)]
-        await store.pets.set_status([added[0].pet.id], "sold", ENTRY)
+        await store.pets.set_status([added[0].pet.id], "sold", BY)
         await store.usage.add([OperationUsage(key.id, 0, "admitted", 1, "listPets")], {key.id: NOW})
         again = [await store.pets.add(NewPet("Rex", 1), NOW, IdempotencyKey(key.id, "t", b"")) for _ in range(2)]
         assert again[0].pet == again[1].pet
@@ -265,13 +265,13 @@ def test_an_update_waits_for_the_row_and_then_compares_it(place: StorePlace) -> 
 
     async def work(store: Store) -> None:
         key = new_key("live", "free", now=NOW, name="Ada")
-        await store.keys.add(key, digest_of("secret"), ENTRY)
+        await store.keys.create(key, "secret", BY)
         other = await asyncpg.connect(place.url)
         transaction = other.transaction()
         await transaction.start()
         await other.execute("UPDATE petstore_live.keys SET name = 'Grace', scopes = 'read' WHERE id = $1", key.id)
-        renamed = asyncio.create_task(store.keys.update(key.id, KeyChanges(name="Bob"), ENTRY, key))
-        upgraded = asyncio.create_task(store.keys.update(key.id, KeyChanges(plan="pro"), ENTRY, key))
+        renamed = asyncio.create_task(store.keys.update(key.id, KeyChanges(name="Bob"), BY, key))
+        upgraded = asyncio.create_task(store.keys.update(key.id, KeyChanges(plan="pro"), BY, key))
         async with asyncio.timeout(30):
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while await other.fetchval(waiting) < 2:
@@ -281,7 +281,7 @@ def test_an_update_waits_for_the_row_and_then_compares_it(place: StorePlace) -> 
         with pytest.raises(Conflict, match="name"):
             await renamed
         found = await upgraded
-        assert found is not None and (found.name, found.scopes, found.plan) == ("Grace", ("read",), "pro")
+        assert (found.name, found.scopes, found.plan) == ("Grace", ("read",), "pro")
         assert await store.keys.get(key.id) == found
 
     place.use(work)

@@ -4,33 +4,21 @@ import asyncio
 import time
 from typing import Any
 
-import msgspec
 import pytest
 
-from harness.stores import ENTRY, NOW, StorePlace, imported, names
-from petstore.audit import AuditEntry
+from harness.stores import BY, NOW, StorePlace, imported, names
+from petstore.audit import Actor
 from petstore.changes import Change
-from petstore.keys import ApiKey, digest_of, new_key
-from petstore.pets import (
-    Adder,
-    Found,
-    IdempotencyKey,
-    Matching,
-    NewPet,
-    Origin,
-    Pet,
-    PetChanges,
-    PetQuery,
-    Removal,
-    RemovedPet,
-)
+from petstore.errors import OperatorError
+from petstore.keys import ApiKey, new_key
+from petstore.pets import Adder, Found, IdempotencyKey, Matching, NewPet, Origin, Pet, PetChanges, PetQuery
+from petstore.removals import Removal, RemovedPet
 from petstore.store import Store
 from petstore.store.schema import PETS
-from tests.admin.pet_members import FIRST
+from tests.pet_members import FIRST
 from tests.store.test_imports import SMALL_CHUNKS
 
-REMOVE = AuditEntry(NOW + 1, "ada", "remove animal", "")
-RESTORE = AuditEntry(NOW + 2, "bob", "restore animal", "")
+ADA, BOB = Actor("ada", NOW + 1), Actor("bob", NOW + 2)
 
 
 async def add(store: Store, count: int) -> list[Pet]:
@@ -38,15 +26,13 @@ async def add(store: Store, count: int) -> list[Pet]:
 
 
 async def entries(store: Store) -> list[tuple[str, str, str, str]]:
-    """Returns the actor, action, subject and detail of audit entries, newest first. Omits entries of ENTRY's actor."""
+    """Returns the actor, action, subject and detail of audit entries, newest first. Omits entries of BY."""
     found = (await store.audit.find()).entries
-    return [
-        (entry.actor, entry.action, entry.subject, entry.detail) for _, entry in found if entry.actor != ENTRY.actor
-    ]
+    return [(entry.actor, entry.action, entry.subject, entry.detail) for _, entry in found if entry.actor != BY.name]
 
 
 async def removed_one(store: Store, pet_id: int) -> str:
-    removal_id, _ = await store.removals.remove([pet_id], REMOVE)
+    removal_id, _ = await store.removals.remove([pet_id], ADA)
     assert removal_id is not None
     return removal_id
 
@@ -54,25 +40,47 @@ async def removed_one(store: Store, pet_id: int) -> str:
 def test_removed_animals_are_restored_as_they_were(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         pets = [(await store.pets.add(FIRST, NOW)).pet for _ in range(4)]
-        edited = await store.pets.update(pets[1].id, PetChanges(name="Edited"), ENTRY)
+        edited = await store.pets.update(pets[1].id, PetChanges(name="Edited"), BY)
         rows = await store.transfer.rows(PETS, None, 10)
         assert [row[PETS.columns.index("edited")] for row in rows] == [0, 1, 0, 0]
-        removal_id, removed = await store.removals.remove([pet.id for pet in pets[:3]], REMOVE)
+        removal_id, removed = await store.removals.remove([pet.id for pet in pets[:3]], ADA)
         assert removal_id is not None and removed == [pets[0], edited, pets[2]]
         assert (await store.pets.page(after=0, limit=9, status=None)).pets == pets[3:]
         removal = Removal(removal_id, NOW + 1, "ada", 3)
         assert await store.removals.find([removal_id, "rem_unknown"]) == {removal_id: removal}
         assert await store.removals.of_pets([1, 4, 99]) == {1: RemovedPet(pets[0], removal)}
-        assert await store.removals.restore([3, 1, 4, 99], RESTORE) == [pets[0], pets[2]]
+        assert await store.removals.restore([3, 1], BOB) == [pets[0], pets[2]]
         assert (await store.removals.find([removal_id]))[removal_id].pets == 1
-        assert await store.removals.restore_all(removal_id, RESTORE) == 1
+        assert await store.removals.restore_all(removal_id, BOB) == 1
         restored = await store.transfer.rows(PETS, None, 10)
         assert [dict(zip(PETS.columns, row, strict=True)) for row in restored] == [
             dict(zip(PETS.columns, row, strict=True)) for row in rows
         ], "removing or restoring an animal changes it"
-        assert await store.removals.restore_all(removal_id, RESTORE) == 0
-        assert await store.removals.restore([1], RESTORE) == []
+        with pytest.raises(OperatorError, match=f"all animals removed by {removal_id} have already been restored"):
+            await store.removals.restore_all(removal_id, BOB)
+        with pytest.raises(OperatorError, match="animal 1 has not been removed from live"):
+            await store.removals.restore([1], BOB)
         assert (await store.pets.add(NewPet("Later", 1), NOW)).pet.id == pets[-1].id + 1
+
+    store_at.use(work)
+
+
+def test_of_several_animals_either_all_are_restored_or_none(store_at: StorePlace) -> None:
+    async def work(store: Store) -> None:
+        undone = await imported(store, NewPet("imported", 1), name="animals.csv")
+        await store.imports.undo(undone.id, BY)
+        pets = await add(store, 3)
+        await store.removals.remove([pets[0].id, pets[1].id], ADA)
+        for other, why in (
+            (pets[2].id, f"animal {pets[2].id} has not been removed from live"),
+            (1, f"animal 1 was removed when {undone.id} was undone; to get it back, import animals.csv again"),
+            (99, "removed animal 99 was not found in live"),
+        ):
+            with pytest.raises(OperatorError, match=why):
+                await store.removals.restore([pets[0].id, other, pets[1].id], BOB)
+        assert [pet.id for pet in (await store.pets.page(after=0, limit=9, status=None)).pets] == [pets[2].id]
+        with pytest.raises(OperatorError, match="choose at most 1,000 animals at a time"):
+            await store.removals.restore(range(1_001), BOB)
 
     store_at.use(work)
 
@@ -80,11 +88,11 @@ def test_removed_animals_are_restored_as_they_were(store_at: StorePlace) -> None
 def test_a_removal_has_one_audit_entry(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         await add(store, 15)
-        many, _ = await store.removals.remove(range(1, 13), REMOVE)
-        pair, _ = await store.removals.remove([13, 14], REMOVE)
+        many, _ = await store.removals.remove(range(1, 13), ADA)
+        pair, _ = await store.removals.remove([13, 14], ADA)
         one = await removed_one(store, 15)
-        await store.removals.restore([1, 2, 13, 15], RESTORE)
-        await store.removals.restore_all(str(many), RESTORE)
+        await store.removals.restore([1, 2, 13, 15], BOB)
+        await store.removals.restore_all(str(many), BOB)
         assert await entries(store) == [
             ("bob", "restore animal", many, "10 animals"),
             ("bob", "restore animal", "15", f"Pet 14, category 14, sold, {one}"),
@@ -102,12 +110,14 @@ def test_an_animal_that_is_removed_again_belongs_to_its_last_removal(store_at: S
     async def work(store: Store) -> None:
         await add(store, 1)
         first = await removed_one(store, 1)
-        await store.removals.restore([1], RESTORE)
-        await store.pets.update(1, PetChanges(name="Renamed"), ENTRY)
+        await store.removals.restore([1], BOB)
+        await store.pets.update(1, PetChanges(name="Renamed"), BY)
         second = await removed_one(store, 1)
-        assert await store.removals.restore_all(first, RESTORE) == 0
-        assert [pet.name for pet in await store.removals.restore([1], RESTORE)] == ["Renamed"]
-        assert await store.removals.restore_all(second, RESTORE) == 0
+        with pytest.raises(OperatorError, match="already been restored"):
+            await store.removals.restore_all(first, BOB)
+        assert [pet.name for pet in await store.removals.restore([1], BOB)] == ["Renamed"]
+        with pytest.raises(OperatorError, match="already been restored"):
+            await store.removals.restore_all(second, BOB)
 
     store_at.use(work)
 
@@ -117,7 +127,7 @@ def test_a_large_removal_is_restored_in_steps_and_after_an_interruption(store_at
 
     async def work(store: Store) -> None:
         await add(store, 95)
-        removal_id, _ = await store.removals.remove(range(1, 96), REMOVE)
+        removal_id, _ = await store.removals.remove(range(1, 96), ADA)
         assert removal_id is not None
         changes.clear()
         reached: list[int] = []
@@ -128,9 +138,9 @@ def test_a_large_removal_is_restored_in_steps_and_after_an_interruption(store_at
                 raise InterruptedError
 
         with pytest.raises(InterruptedError):
-            await store.removals.restore_all(removal_id, RESTORE, interrupt)
+            await store.removals.restore_all(removal_id, BOB, interrupt)
         assert (reached, changes) == ([10, 20], ["edited"] * 2)
-        assert await store.removals.restore_all(removal_id, RESTORE) == 75
+        assert await store.removals.restore_all(removal_id, BOB) == 75
         assert len(await names(store)) == 95
         assert [detail for *_, detail in await entries(store)][:2] == ["75 animals", "95 animals"]
 
@@ -140,16 +150,19 @@ def test_a_large_removal_is_restored_in_steps_and_after_an_interruption(store_at
 def test_operators_who_restore_the_same_removal_at_once_restore_each_animal_once(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         pets = await add(store, 50)
-        removal_id, _ = await store.removals.remove([pet.id for pet in pets], REMOVE)
+        removal_id, _ = await store.removals.remove([pet.id for pet in pets], ADA)
         assert removal_id is not None
         async with store_at.open() as other:
             some = await asyncio.gather(
-                store.removals.restore_all(removal_id, RESTORE),
-                other.removals.restore_all(removal_id, RESTORE),
-                store.removals.restore(range(1, 26), RESTORE),
-                other.removals.restore(range(50, 10, -1), RESTORE),
+                store.removals.restore_all(removal_id, BOB),
+                other.removals.restore_all(removal_id, BOB),
+                store.removals.restore(range(1, 26), BOB),
+                other.removals.restore(range(50, 10, -1), BOB),
+                return_exceptions=True,
             )
-        assert some[0] + some[1] + len(some[2]) + len(some[3]) == 50
+        assert [each for each in some if isinstance(each, BaseException) and not isinstance(each, OperatorError)] == []
+        counts = [each if isinstance(each, int) else len(each) for each in some if not isinstance(each, BaseException)]
+        assert sum(counts) == 50
         assert (await store.pets.page(after=0, limit=100, status=None)).pets == pets
 
     store_at.use(work)
@@ -165,7 +178,7 @@ def added_by(key: ApiKey, **more: Any) -> PetQuery:
 async def new_keys(store: Store, count: int) -> list[ApiKey]:
     keys = [new_key("live", "free", now=NOW) for _ in range(count)]
     for key in keys:
-        await store.keys.add(key, digest_of(key.id), ENTRY)
+        await store.keys.create(key, key.id, BY)
     return keys
 
 
@@ -176,22 +189,21 @@ def test_matching_animals_are_removed_in_steps_as_one_removal(store_at: StorePla
         broken, other = await new_keys(store, 2)
         for i in range(60):
             await store.pets.add(NewPet(f"Pet {i}", i), NOW, key_id=(other if i % 4 == 0 else broken).id)
-        await store.pets.update(2, PetChanges(name="Edited"), ENTRY)
+        await store.pets.update(2, PetChanges(name="Edited"), BY)
         rows = await store.transfer.rows(PETS, None, 100)
         found = await store.pets.matching(added_by(broken)._replace(unedited=False))
         assert found == Matching(total=45, edited=1, last_id=60)
         await store.pets.add(NewPet("Later", 1), NOW, key_id=broken.id)
         changes.clear()
-        entry = msgspec.structs.replace(REMOVE, detail="what was asked for")
         reached: list[int] = []
-        removal = await store.removals.remove_matching(added_by(broken), found.last_id, entry, reached.append)
+        removal = await store.removals.remove_matching(added_by(broken), found, ADA, reached.append)
         assert (removal.pets, reached, changes) == (44, [10, 20, 30, 40, 44], ["edited"] * 5)
         assert sum((await store.pets.count()).values()) == 60 + 1 - 44
         left = [pet.name for pet in (await store.pets.search(PetQuery(added_by=broken.id), after=0, limit=9)).pets]
         assert left == ["Edited", "Later"]
-        assert (await entries(store))[0] == ("ada", "remove animal", removal.id, "what was asked for")
+        assert (await entries(store))[0] == ("ada", "remove animal", removal.id, f"45 animals added by {broken.id}")
         assert await store.removals.find([removal.id]) == {removal.id: removal}
-        assert await store.removals.restore_all(removal.id, RESTORE) == 44
+        assert await store.removals.restore_all(removal.id, BOB) == 44
         assert (await store.transfer.rows(PETS, None, 100))[:60] == rows
 
     store_at.use(work, changes, SMALL_CHUNKS)
@@ -207,11 +219,11 @@ def test_an_animal_that_is_edited_while_others_are_removed_stays(store_at: Store
 
             async def edit_then_remove(query: PetQuery, *, after: int, limit: int) -> Found:
                 found = await search(query, after=after, limit=limit)
-                await other.pets.update(15, PetChanges(name="Edited"), ENTRY)
+                await other.pets.update(15, PetChanges(name="Edited"), BY)
                 return found
 
             store.removals._search = edit_then_remove
-            removal = await store.removals.remove_matching(added_by(key), 30, REMOVE)
+            removal = await store.removals.remove_matching(added_by(key), Matching(30, 0, 30), ADA)
         assert (removal.pets, await names(store)) == (29, ["Edited"])
 
     store_at.use(work)
@@ -232,9 +244,9 @@ def test_creates_continue_while_many_animals_are_removed_and_restored(store_at: 
 
         done = asyncio.Event()
         creating = asyncio.create_task(create(done))
-        removal = await store.removals.remove_matching(added_by(key), 5_000, REMOVE)
+        removal = await store.removals.remove_matching(added_by(key), Matching(5_000, 0, 5_000), ADA)
         assert removal.pets == 5_000
-        assert await store.removals.restore_all(removal.id, RESTORE) == 5_000
+        assert await store.removals.restore_all(removal.id, BOB) == 5_000
         done.set()
         await creating
         assert len(waits) > 3 and max(waits) < 2.0
@@ -252,10 +264,10 @@ def test_the_adder_and_the_time_of_each_animal_are_known(store_at: StorePlace) -
         with_token = IdempotencyKey(key.id, "token", b"digest")
         await store.pets.add(NewPet("by a key", 1), NOW + 0.9, key_id=key.id)
         await store.pets.add(NewPet("by a key", 1), NOW + 1, with_token, key_id=key.id)
-        await store.pets.add_by_hand(NewPet("by hand", 1), AuditEntry(NOW + 2, "ada", "add animal", ""))
-        done = await imported(store, NewPet("imported", 1), entry=msgspec.structs.replace(ENTRY, at=NOW))
+        await store.pets.add_by_hand(NewPet("by hand", 1), Actor("ada", NOW + 2))
+        done = await imported(store, NewPet("imported", 1), by=Actor("ada", NOW))
         await store.pets.add(NewPet("by nobody", 1), NOW + 3)
-        await store.pets.update(1, PetChanges(name="edited"), ENTRY)
+        await store.pets.update(1, PetChanges(name="edited"), BY)
         assert await store.pets.origins(range(1, 9)) == {
             1: Origin(Adder("key", key.id), NOW),
             2: Origin(Adder("key", key.id), NOW + 1),
@@ -279,18 +291,21 @@ def test_the_adder_and_the_time_of_each_animal_are_known(store_at: StorePlace) -
             assert (await store.pets.newest(query, limit=9)).pets == found.pets[::-1]
             if query.added_by != "ada\0":
                 assert (await store.pets.matching(query)).total == len(ids)
-        known = [await store.pets.is_adder(name) for name in (key.id, "ada", done.id, "bob", "a\0")]
-        assert known == [True, True, True, False, False]
+        for name in (key.id, "ada", done.id):
+            await store.pets.check_adder(name)
+        for name in ("bob", "a\0"):
+            with pytest.raises(OperatorError, match="is neither the id of a key nor"):
+                await store.pets.check_adder(name)
 
     store_at.use(work)
 
 
 def test_an_animal_has_its_adder_after_it_was_removed_and_restored(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
-        await store.pets.add_by_hand(NewPet("by hand", 1), AuditEntry(NOW, "ada", "add animal", ""))
-        await store.removals.remove([1], REMOVE)
+        await store.pets.add_by_hand(NewPet("by hand", 1), Actor("ada", NOW))
+        await store.removals.remove([1], ADA)
         assert await store.pets.origins([1]) == {}
-        await store.removals.restore([1], RESTORE)
+        await store.removals.restore([1], BOB)
         assert await store.pets.origins([1]) == {1: Origin(Adder("operator", "ada"), NOW)}
 
     store_at.use(work)

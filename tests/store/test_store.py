@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.stores import ENTRY, NOW, PATIENT, REFUSED_ROW, StorePlace, names
+from harness.stores import BY, NOW, PATIENT, REFUSED_ROW, StorePlace, names
 from petstore import settings
 from petstore.changes import Change
 from petstore.errors import IdempotencyMismatch, OperatorError
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet, PetChanges
 from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
-from tests.admin.pet_members import FIRST, SECOND, changed, with_id
+from tests.pet_members import FIRST, SECOND, changed, with_id
 
 
 def test_url_without_a_usable_scheme_or_port_is_refused_without_its_password() -> None:
@@ -84,11 +84,11 @@ def test_when_announcing_fails_the_caller_gets_the_error(store_at: StorePlace) -
 def test_write_that_fails_takes_no_other_with_it(store_at: StorePlace) -> None:
     async def work(store: Store) -> None:
         good = asyncio.gather(*(store.pets.add(NewPet(f"Pet {i}", i), NOW) for i in range(20)))
-        key, secret = new_key("live", "free", now=NOW), digest_of(mint("live"))
+        key, secret = new_key("live", "free", now=NOW), mint("live")
         both = await asyncio.gather(
-            store.keys.add(key, secret, ENTRY), store.keys.add(key, secret, ENTRY), return_exceptions=True
+            store.keys.create(key, secret, BY), store.keys.create(key, secret, BY), return_exceptions=True
         )
-        assert both.count(True) == 1 and sum(isinstance(each, REFUSED_ROW) for each in both) == 1
+        assert both.count(None) == 1 and sum(isinstance(each, REFUSED_ROW) for each in both) == 1
         assert len(await good) == 20
         assert sum((await store.pets.count()).values()) == 20
 
@@ -103,7 +103,7 @@ def test_status_outside_the_enumeration_is_refused_by_the_tables(store_at: Store
         with pytest.raises(REFUSED_ROW):
             await store.pets.add(NewPet("Mia", 1, lost), NOW)
         with pytest.raises(REFUSED_ROW):
-            await store.pets.set_status([added.pet.id], lost, ENTRY)
+            await store.pets.set_status([added.pet.id], lost, BY)
         assert (await store.pets.page(after=0, limit=9, status=None)).pets == [added.pet]
 
     store_at.use(work)
@@ -135,7 +135,7 @@ def test_repeated_request_gets_the_animal_as_it_was_added(store_at: StorePlace) 
         new = FIRST
         first = await store.pets.add(new, NOW, IdempotencyKey("key_a", "t", b"body"))
         assert changed(with_id(first.pet.id, new), first.pet) == [], "a create loses these members"
-        await store.pets.update(first.pet.id, PetChanges(**msgspec.structs.asdict(SECOND)), ENTRY)
+        await store.pets.update(first.pet.id, PetChanges(**msgspec.structs.asdict(SECOND)), BY)
         again = await store.pets.add(new, NOW + 5, IdempotencyKey("key_a", "t", b"body"))
         assert again.replayed and changed(first.pet, again.pet) == [], "a replay loses these members"
         with pytest.raises(IdempotencyMismatch):

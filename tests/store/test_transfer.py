@@ -6,7 +6,7 @@ from harness.stores import NOW, REFUSED_ROW, StorePlace
 from petstore.pets import NewPet
 from petstore.store import Store
 from petstore.store.schema import COUNTERS, TABLES, Row, Table
-from tests.admin.pet_members import pet_row
+from tests.pet_members import pet_row
 
 
 def table(name: str) -> Table:

@@ -87,7 +87,7 @@ def test_uses_of_one_idempotency_key_in_a_failed_batch_fail_together(tmp_path: P
             await store.audit.record(ENTRY)
             writer = writers_connection()
             writer.pragma("max_page_count", writer.pragma("page_count"))
-            much = AuditEntry(NOW, "a test", "write", "much", "x" * 200_000)
+            much = AuditEntry(NOW, "a test", "backup", "much", "x" * 200_000)
             adding = [store.pets.add(NewPet("Rex", 1), NOW, key) for _ in range(3)]
             failed = await asyncio.gather(*adding, store.audit.record(much), return_exceptions=True)
             assert [type(each) for each in failed] == [DiskFull] * 4
@@ -108,7 +108,7 @@ def test_full_disk_fails_the_whole_batch_and_nothing_is_announced(tmp_path: Path
             changes.clear()
             writer = writers_connection()
             writer.pragma("max_page_count", writer.pragma("page_count"))
-            much = AuditEntry(NOW, "a test", "write", "much", "x" * 200_000)
+            much = AuditEntry(NOW, "a test", "backup", "much", "x" * 200_000)
             batch = store.pets.add(NewPet("Rex", 1), NOW), store.audit.record(much), store.audit.record(ENTRY)
             results = await asyncio.gather(*batch, return_exceptions=True)
             writer.pragma("max_page_count", 2**30)

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from harness.servers import ENTRY, Key, Server, raw
+from harness.servers import Key, Server, raw
+from harness.stores import BY
 from petstore.errors import STATUS_OF_CODE
 from petstore.pets import PetStatus
 from tests.interface import assert_documented, path_of
@@ -57,7 +58,7 @@ def created(server: Server, client: httpx.Client, key: Key, **members: Any) -> d
 
 def change_status(server: Server, pet_id: int, status: PetStatus) -> None:
     """Changes the status as an operator would."""
-    server.act(lambda backends: backends.stores["live"].pets.set_status([pet_id], status, ENTRY))
+    server.act(lambda backends: backends.stores["live"].pets.set_status([pet_id], status, BY))
 
 
 def message_of(response: httpx.Response, code: str) -> str:

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from harness.in_process import NOW, Running, request
-from petstore.audit import AuditEntry
-from petstore.keys import ApiKey, Environment, Scope, digest_of, mint, new_key
+from petstore.audit import Actor
+from petstore.keys import ApiKey, Environment, Scope, mint, new_key
 from petstore.operations import Operation
 from petstore.plans import Limits
 from petstore.settings import BASES
@@ -46,5 +46,5 @@ async def key_with(
     secret = mint(environment)
     key = new_key(environment, "enterprise", now=NOW, limits=Limits(limit, limit), scopes=scopes)
     store = {"live": running.store, "staging": running.staging}[environment]
-    await store.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+    await store.keys.create(key, secret, Actor("a test", NOW))
     return key, secret

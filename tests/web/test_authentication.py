@@ -1,14 +1,17 @@
 """API keys as clients see them: which are accepted, which are refused, and that refusals reveal nothing."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 
-from harness.servers import ENTRY, Key, Server
-from petstore.keys import KeyChanges, checksum, digest_of, mint, new_key
+from harness.servers import Key, Server
+from harness.stores import BY
+from petstore.audit import Actor
+from petstore.keys import KeyChanges, checksum, mint, new_key
 from petstore.plans import Limits
+from petstore.store.keys import Keys
 from tests.web.answers import PET, ask, message_of, remaining
 
 CHALLENGE = 'Bearer realm="petstore"'
@@ -115,7 +118,7 @@ def test_an_empty_authorization_is_401_with_the_same_body(
 
 def test_revoked_and_expired_keys_get_the_same_body_as_unknown_ones(server: Server, client: httpx.Client) -> None:
     revoked = server.key()
-    revoke(server, revoked)
+    act(server, revoked, Keys.revoke)
     bodies = set()
     for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live")):
         response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
@@ -128,7 +131,7 @@ def test_revoked_and_expired_keys_get_the_same_body_as_unknown_ones(server: Serv
 def test_refusals_differ_in_no_header_but_their_number_and_counter(server: Server, client: httpx.Client) -> None:
     """A 401 must not reveal whether a guessed key has ever existed."""
     revoked = server.key()
-    revoke(server, revoked)
+    act(server, revoked, Keys.revoke)
     seen = set()
     for secret in (revoked.secret, server.key(expires=time.time() - 1).secret, mint("live")):
         response = client.get(server.url("/pets"), headers={"Authorization": f"Bearer {secret}"})
@@ -210,16 +213,16 @@ def test_suspension_during_the_overlap_stops_both_secrets_until_the_key_is_resum
         return [client.get(fresh.url("/pets"), headers=secret.headers).status_code for secret in (key, new)]
 
     assert statuses() == [200, 200]
-    update(fresh, key, KeyChanges(suspended=time.time()))
+    act(fresh, key, Keys.suspend)
     assert statuses() == [401, 401]
     fresh.move_clock(500)
     assert statuses() == [401, 401]
-    update(fresh, key, KeyChanges(suspended=None))
+    act(fresh, key, Keys.resume)
     assert statuses() == [200, 200]
     fresh.move_clock(600)
     assert statuses() == [401, 200]
-    update(fresh, key, KeyChanges(suspended=time.time()))
-    update(fresh, key, KeyChanges(suspended=None))
+    act(fresh, key, Keys.suspend)
+    act(fresh, key, Keys.resume)
     assert statuses() == [401, 200]
 
 
@@ -235,13 +238,13 @@ def test_revocation_holds_from_the_next_request_on(server: Server, client: httpx
     for _ in range(5):
         key = server.key()
         assert client.get(server.url("/pets"), headers=key.headers).status_code == 200
-        revoke(server, key)
+        act(server, key, Keys.revoke)
         assert client.get(server.url("/pets"), headers=key.headers).status_code == 401
 
 
 def test_revocation_ends_both_secrets_of_a_rotated_key(server: Server, key: Key, client: httpx.Client) -> None:
     new = rotated(server, key, old_until=time.time() + 600)
-    revoke(server, key)
+    act(server, key, Keys.revoke)
     for secret in (key, new):
         assert client.get(server.url("/pets"), headers=secret.headers).status_code == 401
 
@@ -251,7 +254,7 @@ def test_a_new_key_works_at_once(server: Server, client: httpx.Client) -> None:
     unknown = {"Authorization": f"Bearer {secret}"}
     assert client.get(server.url("/pets"), headers=unknown).status_code == 401
     record = new_key("live", "free", now=time.time())
-    server.act(lambda backends: backends.stores["live"].keys.add(record, digest_of(secret), ENTRY))
+    server.act(lambda backends: backends.stores["live"].keys.create(record, secret, BY))
     assert client.get(server.url("/pets"), headers=unknown).status_code == 200
 
 
@@ -266,16 +269,15 @@ def test_the_scheme_is_not_case_sensitive(server: Server, key: Key, scheme: str)
 
 
 def rotated(server: Server, key: Key, old_until: float) -> Key:
-    secret = mint(key.record.environment)
-    store = key.record.environment
-    server.act(lambda backends: backends.stores[store].keys.rotate(key.id, digest_of(secret), old_until, ENTRY))
+    secret, by = mint(key.record.environment), Actor("a test", time.time())
+    keys = key.record.environment
+    server.act(lambda backends: backends.stores[keys].keys.rotate(key.id, secret, 1, max(0, old_until - by.at), by))
     return Key(key.record, secret)
 
 
 def update(server: Server, key: Key, changes: KeyChanges) -> None:
-    store = key.record.environment
-    server.act(lambda backends: backends.stores[store].keys.update(key.id, changes, ENTRY))
+    server.act(lambda backends: backends.stores[key.record.environment].keys.update(key.id, changes, BY))
 
 
-def revoke(server: Server, key: Key) -> None:
-    server.act(lambda backends: backends.stores[key.record.environment].keys.revoke(key.id, ENTRY))
+def act(server: Server, key: Key, each: Callable[[Keys, str, Actor], Awaitable[object]]) -> None:
+    server.act(lambda backends: each(backends.stores[key.record.environment].keys, key.id, BY))

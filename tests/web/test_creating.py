@@ -10,7 +10,7 @@ import pytest
 from harness.servers import Key, Server
 from petstore.errors import InvalidBody
 from petstore.pets import INT64_MAX, INT64_MIN, NESTING_MAX, parse_new_pet
-from tests.admin.pet_members import LEAST, MEMBERS
+from tests.pet_members import LEAST, MEMBERS
 from tests.web.answers import PET, created, message_of
 
 JSON = {"Content-Type": "application/json"}

@@ -20,10 +20,10 @@ from harness.servers import Key, Server
 from harness.stores import PATIENT, StorePlace, WatchedConnection, names, postgres_pool, sqlite_store
 from harness.wire import Response, pipelined
 from harness.wire import request as request_bytes
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.changes import Change
 from petstore.gate import Gate, GatePolicy, open_gate
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.plans import Limits
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy
@@ -96,7 +96,7 @@ class Running(NamedTuple):
 async def running(store: Store, data: Path) -> AsyncIterator[Running]:
     secret = mint("live")
     key = new_key("live", "enterprise", now=NOW, limits=Limits(10**6, 10**6))
-    await store.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+    await store.keys.create(key, secret, Actor("a test", NOW))
     gate: Any = HangingGate(open_gate(None, data, GatePolicy()))
     clock = Clock()
     try:

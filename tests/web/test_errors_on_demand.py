@@ -11,9 +11,9 @@ import pytest
 
 from harness.in_process import NOW, Running, pairs, request, until, use_app
 from harness.servers import Server
-from harness.stores import ENTRY
+from harness.stores import BY
 from petstore.errors import STATUS_OF_CODE
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.observability import metrics
 from petstore.pets import NewPet
 from petstore.plans import Limits
@@ -134,7 +134,7 @@ def use_staging(data: Path, work: Callable[[Running, Callable[..., Any], str], A
     async def inside(running: Running) -> None:
         secret = mint("staging")
         key = new_key("staging", "enterprise", now=NOW, limits=Limits(limits.get("per_minute", 1000), 10**6))
-        await running.staging.keys.add(key, digest_of(secret), ENTRY)
+        await running.staging.keys.create(key, secret, BY)
 
         async def ask(prefer: str = "", method: str = "GET", **more: Any) -> Reply:
             fields = {"authorization": f"Bearer {secret}", **({"prefer": prefer} if prefer else {}), **more}

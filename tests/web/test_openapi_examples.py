@@ -17,14 +17,15 @@ import pytest
 
 from harness.in_process import NOW, Running, Wrapped, pairs, request, use_app
 from harness.pets import pet
-from harness.servers import ENTRY, Key, Server, raw, serving
+from harness.servers import Key, Server, raw, serving
+from harness.stores import BY
 from petstore import errors
-from petstore.admin import Admin
 from petstore.errors import REQUEST_ERRORS, RequestError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import SCOPES, KeyChanges, digest_of, mint, new_key
+from petstore.keys import SCOPES, KeyChanges, mint, new_key
 from petstore.operations import OPERATIONS, Operation, OperationName, deprecated_operations
 from petstore.plans import Limits
+from petstore.store import Store
 from petstore.web.documents import Json
 from petstore.web.replies import REJECTIONS, Reply
 from tests.interface import AFTER_SUNSET, DOCUMENT, DOCUMENTED, assert_documented, operations_of, sample
@@ -201,21 +202,21 @@ def unusable(server: Server) -> Answer:
     unknown = f"Authorization: Bearer {mint('live')}"
     answers = [
         send(server, "listPets", unknown, key=None),
-        send(server, "listPets", key=stopped(server, lambda admin, key: admin.keys.suspend(key.id))),
-        send(server, "listPets", key=stopped(server, lambda admin, key: admin.keys.revoke(key.id))),
+        send(server, "listPets", key=stopped(server, lambda store, key: store.keys.suspend(key.id, BY))),
+        send(server, "listPets", key=stopped(server, lambda store, key: store.keys.revoke(key.id, BY))),
         send(
             server,
             "listPets",
-            key=stopped(server, lambda admin, key: admin.keys.update(key.id, KeyChanges(expires=1.0))),
+            key=stopped(server, lambda store, key: store.keys.update(key.id, KeyChanges(expires=1.0), BY)),
         ),
     ]
     assert len({answer.body for answer in answers}) == 1
     return answers[0]
 
 
-def stopped(server: Server, stop: Callable[[Admin, Key], Awaitable[object]]) -> Key:
+def stopped(server: Server, stop: Callable[[Store, Key], Awaitable[object]]) -> Key:
     key = server.key()
-    server.act(lambda backends: stop(Admin(backends.stores["live"], backends.gate, "a test", time.time), key))
+    server.act(lambda backends: stop(backends.stores["live"], key))
     return key
 
 
@@ -375,7 +376,7 @@ def test_every_operation_answers_what_any_can_as_documented(operation: Operation
             secret = mint("live")
             scopes = [scope for scope in SCOPES if scope != operation.scope or status == 429]
             key = new_key("live", "enterprise", now=NOW, limits=Limits(1, 1), scopes=scopes)
-            await running.store.keys.add(key, digest_of(secret), ENTRY)
+            await running.store.keys.create(key, secret, BY)
             for _ in range(2 if status == 429 else 1):
                 reply = await answered(secret)
         assert reply.status == status

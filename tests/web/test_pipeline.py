@@ -13,10 +13,10 @@ import pytest
 
 from harness.in_process import NOW, Clock, Running, Wrapped, pairs, request, use_app, with_fault
 from harness.stores import StorePlace
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.errors import Unavailable
 from petstore.gate import Gate
-from petstore.keys import digest_of, mint, new_key
+from petstore.keys import mint, new_key
 from petstore.observability import metrics
 from petstore.pets import IdempotencyKey, NewPet
 from petstore.plans import Limits
@@ -262,9 +262,7 @@ def test_a_change_of_another_key_costs_a_key_that_was_seen_valid_nothing(tmp_pat
             await running.app.answer(request(**unknown()))
         for _ in range(20):
             other = new_key("live", "free", now=NOW)
-            await running.store.keys.add(
-                other, digest_of(mint("live")), AuditEntry(NOW, "a test", "create key", other.id)
-            )
+            await running.store.keys.create(other, mint("live"), Actor("a test", NOW))
             clock.now += 61  # every cached key must be looked up again
             await asyncio.gather(*(running.app.answer(request(**unknown())) for _ in range(50)))
             assert (await running.ask()).status == 200
@@ -279,7 +277,7 @@ def test_known_keys_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> Non
         secrets = [mint("live") for _ in range(5)]
         for each in secrets:
             key = new_key("live", "free", now=NOW)
-            await running.store.keys.add(key, digest_of(each), AuditEntry(NOW, "a test", "create key", key.id))
+            await running.store.keys.create(key, each, Actor("a test", NOW))
         wrapped = counted.wrap(running.store)
         admission = Admission(
             "live", wrapped.keys, wrapped.freshness, running.gate, lambda _: "192.0.2.9", cached_keys_max=3
@@ -313,7 +311,7 @@ def test_staging_answers_at_v1_under_the_host_of_its_url(tmp_path: Path) -> None
     async def work(running: Running) -> None:
         secret = mint("staging")
         key = new_key("staging", "free", now=NOW)
-        await running.staging.keys.add(key, digest_of(secret), AuditEntry(NOW, "a test", "create key", key.id))
+        await running.staging.keys.create(key, secret, Actor("a test", NOW))
         await running.staging.pets.add(NewPet("Rex", 1), NOW)
         await running.staging.pets.add(NewPet("Mia", 1), NOW)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.in_process import NOW, Running, pairs, request, use_app
-from harness.stores import ENTRY
-from petstore.keys import digest_of, mint, new_key
+from harness.stores import BY
+from petstore.keys import mint, new_key
 from petstore.operations import OPERATIONS, Operation
 from petstore.pets import NewPet
 from petstore.plans import Limits
@@ -32,7 +32,7 @@ def use_environment(data: Path, environment: Any, work: Callable[[Running, Ask],
         secret = mint(environment)
         key = new_key(environment, "enterprise", now=NOW, limits=Limits(10**6, 10**6))
         store = running.store if environment == "live" else running.staging
-        await store.keys.add(key, digest_of(secret), ENTRY)
+        await store.keys.create(key, secret, BY)
         for name in ("Rex", "Ada"):
             await store.pets.add(NewPet(name, 1), NOW)
         base = "/v1" if environment == "live" else "/staging/v1"

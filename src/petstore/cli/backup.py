@@ -5,6 +5,7 @@ import contextlib
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 
 from petstore.backends import Backends
 from petstore.changes import CHANGES
-from petstore.cli.data import check_data, entry
+from petstore.cli.data import actor, check_data
 from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.cli.suggestions import as_typed
@@ -62,7 +63,7 @@ def backup(file: Path, keep: int | None, verify: bool, force: bool, as_json: boo
     settings = settings_from(where)
     if settings.store is None:
         asyncio.run(check_data(settings))
-    audit_entry, bar = entry("backup", file.name), partial(_bar, "Backing up")
+    audit_entry, bar = actor(time.time()).entry("backup", file.name), partial(_bar, "Backing up")
     if keep is None:
         made = backups.Kept(file, backups.back_up(settings, file, audit_entry, bar, force=force), [])
     else:
@@ -91,7 +92,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
       petstore restore /var/backups/petstore/20261115T023412Z.zip --force
     """
     settings = settings_from(where)
-    audit_entry = entry("restore", click.format_filename(file.name))
+    audit_entry = actor(time.time()).entry("restore", click.format_filename(file.name))
     bar = partial(_bar, "Restoring")
     manifest, kept, unreadable, revived = backups.restore(settings, file, audit_entry, bar, force=force)
     if settings.gate is not None:

@@ -4,12 +4,12 @@ import time
 
 import click
 
-from petstore.admin.key_status import bans_with_keys
 from petstore.backends import Backends
 from petstore.cli.completion import key_ids
-from petstore.cli.data import admin_of_key, on_data
+from petstore.cli.data import actor, on_data, store_of_key
 from petstore.cli.options import Group
 from petstore.cli.output import Output, Table
+from petstore.maintenance.bans import bans_with_keys, lift_ban
 from petstore.wording import when
 
 
@@ -40,6 +40,7 @@ async def lift(backends: Backends, key_id: str) -> Output:
     The command also prints whether the key's next request will be admitted. Lifting a ban does not reset the key's
     counters, so the key might still have reached one of its limits.
     """
-    after = await (await admin_of_key(backends, key_id)).keys.lift_ban(key_id)
+    store = await store_of_key(backends, key_id)
+    after = await lift_ban(store, backends.gate, key_id, actor(backends.clock()))
     data = {"key_id": key_id, "lifted": True, **after._asdict()}
     return Output(data, f"{key_id} is no longer banned. {after}")

@@ -22,7 +22,7 @@ from petstore.backends import (
     prepare,
     recover_gate,
 )
-from petstore.cli.data import OPERATOR_BOUNDS, check_data, entry, naming_servers
+from petstore.cli.data import OPERATOR_BOUNDS, actor, check_data, naming_servers
 from petstore.cli.options import Command, data_options, settings_from, url_of
 from petstore.cli.output import Output, Table, progress
 from petstore.cli.suggestions import suggestion
@@ -138,8 +138,9 @@ async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
         if gate is not None:
             copied.append(await copying.copy_quotas(backends.gate, gate))
         await copying.finish(stores)
+        entry = actor(time.time()).entry("copy", name, counted(sum(each.rows for each in copied), "row"))
         for store in stores.values():
-            await store.audit.record(entry("copy", name, counted(sum(each.rows for each in copied), "row")))
+            await store.audit.record(entry)
         return copied
 
 

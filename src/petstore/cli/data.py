@@ -5,24 +5,23 @@ import contextlib
 import functools
 import getpass
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import click
 
 from petstore import data_dir, timeouts
-from petstore.admin import Admin
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.backends import Backends, check_copied
 from petstore.cli.options import data_options, settings_from
 from petstore.cli.output import Output
 from petstore.cli.suggestions import BACKEND_OPTIONS, is_given
 from petstore.errors import OperatorError, Unavailable
 from petstore.files import check_encoding
-from petstore.keys import PREFIXES, ApiKey, Environment
+from petstore.keys import PREFIXES, ApiKey
 from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
+from petstore.store import Store
 from petstore.store.database import Bounds
 from petstore.wording import could_be_id
 
@@ -35,9 +34,9 @@ Access = Literal["read", "write", "create"]
 OPERATOR_BOUNDS = Bounds(timeouts=timeouts.OPERATOR)
 
 
-def actor() -> str:
-    """Returns the current user's name for the audit log. Under sudo, this is the user who ran sudo, not root."""
-    return f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}"
+def actor(now: float) -> Actor:
+    """Returns the current user, who acts now. Under sudo, this is the user who ran sudo, not root."""
+    return Actor(f"{os.environ.get('SUDO_USER') or _user()}{COMMAND_LINE}", now)
 
 
 def _user() -> str:
@@ -45,11 +44,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # in a container, the user might have no name
         return f"uid {os.getuid()}"
-
-
-def entry(action: str, subject: str, detail: str = "") -> AuditEntry:
-    """Returns an audit entry for the current user and time."""
-    return AuditEntry(time.time(), actor(), action, subject, detail)
 
 
 def on_data(access: Access) -> Callable[[Callable[..., Coroutine[Any, Any, Output]]], Callable[..., None]]:
@@ -159,10 +153,6 @@ async def _has_schemas(url: str) -> bool:
         return True
 
 
-def admin(backends: Backends, environment: Environment) -> Admin:
-    return Admin(backends.stores[environment], backends.gate, actor(), backends.clock)
-
-
 def refuse_secret(text: str) -> None:
     """Raises OperatorError if the operator gave a secret instead of an id. The message does not repeat the secret."""
     if any(prefix in text for prefix in PREFIXES.values()):
@@ -183,6 +173,6 @@ async def key_of(backends: Backends, key_id: str) -> ApiKey:
     raise OperatorError(f"no key has the id {key_id}; list the ids with `petstore keys list`")
 
 
-async def admin_of_key(backends: Backends, key_id: str) -> Admin:
-    """Returns the `Admin` for the key's environment. Raises OperatorError if there is no such key."""
-    return admin(backends, (await key_of(backends, key_id)).environment)
+async def store_of_key(backends: Backends, key_id: str) -> Store:
+    """Returns the store that contains the key. Raises OperatorError if there is no such key."""
+    return backends.stores[(await key_of(backends, key_id)).environment]

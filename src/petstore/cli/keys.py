@@ -9,11 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from petstore.admin.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.backends import Backends
 from petstore.cli.addresses import recorded_service
 from petstore.cli.completion import key_ids
-from petstore.cli.data import act, admin, admin_of_key, key_of, on_data
+from petstore.cli.data import act, actor, key_of, on_data, store_of_key
 from petstore.cli.options import (
     Duration,
     Group,
@@ -35,11 +34,16 @@ from petstore.keys import (
     Environment,
     KeyChanges,
     Scope,
+    mint,
+    new_key,
+    newest_number,
+    old_secret_until,
     secret_in,
     well_formed,
 )
 from petstore.operators import could_be_token
 from petstore.plans import PLANS, Limits, Plan
+from petstore.reports.key_status import KEY_STATES, ORDERS, KeyOrder, KeyState, KeyStatus, list_keys, status_of
 from petstore.wording import duration_in_words, printable, when
 
 SECRET_MAX = 1_000_000  # the maximum number of characters that `identify` reads
@@ -99,9 +103,12 @@ def create(
     limits = Limits(per_minute, per_day) if per_minute and per_day else None
 
     async def work(backends: Backends) -> Output:
-        key, secret = await admin(backends, environment).keys.create(
-            plan, name=name, contact=contact, scopes=scopes or SCOPES, limits=limits, life=expires
-        )
+        by, secret = actor(backends.clock()), mint(environment)
+        key = new_key(
+            environment, plan, now=by.at, name=name, contact=contact, scopes=scopes or SCOPES, limits=limits,
+            expires=by.at + expires if expires else None,
+        )  # fmt: skip
+        await backends.stores[environment].keys.create(key, secret, by)
         given = {
             "name": key.name or "none", "contact": key.contact or "none", "scopes": ", ".join(key.scopes),
             "expires": f"in {duration_in_words(expires)}, {when(key.expires)}" if expires else "never",
@@ -192,7 +199,7 @@ def identify(as_json: bool, **where: Any) -> None:
     if not secret:
         raise OperatorError("no secret was found on standard input")
     if could_be_token(secret):
-        operator = act(where, lambda backends: admin(backends, "live").operators.identify(secret))
+        operator = act(where, lambda backends: backends.stores["live"].operators.identify(secret))
         raise OperatorError(
             f"this is the token of operator {printable(operator.name)}, not a key's secret; to revoke it, run"
             f" `petstore operators revoke {shlex.quote(operator.name)}`"
@@ -202,7 +209,7 @@ def identify(as_json: bool, **where: Any) -> None:
         raise OperatorError("this is not a Petstore secret: its format or checksum is wrong")
 
     async def work(backends: Backends) -> Output:
-        found = await admin(backends, environment).keys.identify(secret)
+        found = await backends.stores[environment].keys.identify(secret, actor(backends.clock()))
         if found is None:
             raise OperatorError("this secret does not belong to any key")
         key, until = found
@@ -249,7 +256,8 @@ async def update(
         raise OperatorError(
             "nothing to change; use --plan, --name, --contact, --scope, --expires, --per-minute or --per-day"
         )
-    key = await (await admin_of_key(backends, key_id)).keys.update(key_id, KeyChanges(**changes))
+    store = await store_of_key(backends, key_id)
+    key = await store.keys.update(key_id, KeyChanges(**changes), actor(backends.clock()))
     status = await _status(backends, key)
     return Output(
         _key_values(key, status),
@@ -266,7 +274,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 
     ID is the key's id, as shown by petstore keys list.
     """
-    key = await (await admin_of_key(backends, key_id)).keys.suspend(key_id)
+    key = await (await store_of_key(backends, key_id)).keys.suspend(key_id, actor(backends.clock()))
     values = _key_values(key, await _status(backends, key))
     return Output(values, f"{key_id} is suspended. The service refuses all requests with this key until you resume it.")
 
@@ -276,7 +284,7 @@ async def suspend(backends: Backends, key_id: str) -> Output:
 @on_data("write")
 async def resume(backends: Backends, key_id: str) -> Output:
     """Resume a suspended key. ID is the key's id, as shown by petstore keys list."""
-    key = await (await admin_of_key(backends, key_id)).keys.resume(key_id)
+    key = await (await store_of_key(backends, key_id)).keys.resume(key_id, actor(backends.clock()))
     status = await _status(backends, key)
     return Output(_key_values(key, status), f"{key_id} has been resumed. State: {_state_text(key, status)}.")
 
@@ -298,13 +306,19 @@ def rotate(key_id: str, overlap: float | None, yes: bool, as_json: bool, **where
     Example:
       petstore keys rotate key_7Gh2kP0sLq9Z --overlap 24h
     """
-    act(where, lambda backends: key_of(backends, key_id))
+
+    async def newest_secret(backends: Backends) -> int:
+        return newest_number(await (await store_of_key(backends, key_id)).keys.secrets(key_id))
+
+    seen = act(where, newest_secret)
     if overlap is None:
         question = "will stop working immediately. Use --overlap 24h to keep it working for a day. Rotate the key?"
         confirm(f"The old secret of {key_id} {question}", yes)
 
     async def work(backends: Backends) -> Output:
-        key, secret, until = await (await admin_of_key(backends, key_id)).keys.rotate(key_id, overlap or 0.0)
+        store = await store_of_key(backends, key_id)
+        secret, by = mint(store.environment), actor(backends.clock())
+        key, until = await store.keys.rotate(key_id, secret, seen, overlap or 0.0, by)
         end = "The old secret no longer works."
         if overlap:
             end = as_typed(
@@ -324,7 +338,7 @@ async def end_overlap(backends: Backends, key_id: str) -> Output:
 
     ID is the key's id, as shown by petstore keys list.
     """
-    key = await (await admin_of_key(backends, key_id)).keys.end_old_secret(key_id)
+    key = await (await store_of_key(backends, key_id)).keys.end_old_secret(key_id, actor(backends.clock()))
     values = _key_values(key, await _status(backends, key))
     return Output(values, f"The old secret of {key_id} no longer works.")
 
@@ -348,7 +362,7 @@ def revoke(key_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(f"{named} will stop working permanently. Its client will need a new key. Revoke it?", yes)
 
     async def work(backends: Backends) -> Output:
-        revoked = await admin(backends, key.environment).keys.revoke(key_id)
+        revoked = await backends.stores[key.environment].keys.revoke(key_id, actor(backends.clock()))
         values = _key_values(revoked, await _status(backends, revoked))
         return Output(values, f"{key_id} is revoked. This takes effect with the next request.")
 
@@ -381,9 +395,10 @@ def _key_values(key: ApiKey, status: KeyStatus | None) -> dict[str, Any]:
 async def _one_key(backends: Backends, key: ApiKey, **secret: str) -> Output:
     """Returns the output for one key. `secret` says whether the secret that the operator entered is still valid."""
     status = await _status(backends, key)
-    old_until = await backends.stores[key.environment].keys.old_secret_until(key.id, time.time())
-    history = await admin(backends, key.environment).keys.history(key.id)
-    errors = await backends.stores[key.environment].usage.recent_errors(key.id)
+    store = backends.stores[key.environment]
+    old_until = old_secret_until(await store.keys.secrets(key.id), time.time())
+    history = await store.audit.history(key.id)
+    errors = await store.usage.recent_errors(key.id)
     rotation = next((entry for _, entry in history if entry.action == "rotate key"), None)
     resumption = next((entry for _, entry in history if entry.action == "resume key"), None)
     suspended = f"resumed {when(resumption.at)}" if resumption and not key.suspended else when(key.suspended)

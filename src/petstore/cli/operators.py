@@ -1,6 +1,5 @@
 """`petstore operators`: adds, lists and revokes operators, who can sign in to the console."""
 
-import time
 from typing import Any
 
 import click
@@ -8,11 +7,11 @@ import msgspec
 
 from petstore.backends import Backends
 from petstore.cli.addresses import recorded_console
-from petstore.cli.data import act, admin, on_data
+from petstore.cli.data import act, actor, on_data
 from petstore.cli.options import Group, data_options
 from petstore.cli.output import Output, Table
 from petstore.cli.suggestions import as_typed
-from petstore.operators import ROLES, Role
+from petstore.operators import ROLES, Operator, Role, mint_token, new_operator
 from petstore.wording import when
 
 
@@ -41,7 +40,15 @@ def add(name: str, role: Role, as_json: bool, **where: Any) -> None:
 
     If the token is lost, revoke the operator and add them again with the same name.
     """
-    operator, token = act(where, lambda backends: admin(backends, "live").operators.add(name, role), access="create")
+    token = mint_token()
+
+    async def work(backends: Backends) -> Operator:
+        by = actor(backends.clock())
+        operator = new_operator(name, by.at, role)
+        await backends.stores["live"].operators.add(operator, token, by)
+        return operator
+
+    operator = act(where, work, access="create")
     url = recorded_console(where["data"])
     Output(
         {**msgspec.structs.asdict(operator), "token": token},
@@ -70,5 +77,6 @@ async def revoke(backends: Backends, name: str) -> Output:
 
     NAME is the operator's name, as shown by petstore operators list.
     """
-    await admin(backends, "live").operators.revoke(name)
-    return Output({"name": name, "revoked": time.time()}, f"{name} was signed out and can no longer sign in.")
+    by = actor(backends.clock())
+    await backends.stores["live"].operators.revoke(name, by)
+    return Output({"name": name, "revoked": by.at}, f"{name} was signed out and can no longer sign in.")

@@ -9,27 +9,15 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 import click
 
 from petstore import data_dir
-from petstore.admin.imports import described_import
-from petstore.admin.pet_files import (
-    BAD_ROWS_MAX,
-    BATCH,
-    EXPORTED,
-    FORMATS,
-    Checked,
-    Format,
-    PetFile,
-    format_of,
-    write_pets,
-)
-from petstore.admin.pet_texts import IMPORTED
 from petstore.backends import Backends
-from petstore.cli.data import act, admin, check_data, on_data
+from petstore.cli.data import act, actor, check_data, on_data
 from petstore.cli.options import (
     Command,
     check_parent,
@@ -43,8 +31,20 @@ from petstore.cli.options import (
 from petstore.cli.output import Output, Table, data_output, progress, reaching
 from petstore.errors import OperatorError
 from petstore.files import check_target, os_errors_of, replacing
+from petstore.formats.pet_files import (
+    BAD_ROWS_MAX,
+    BATCH,
+    EXPORTED,
+    FORMATS,
+    Checked,
+    Format,
+    PetFile,
+    format_of,
+    write_pets,
+)
+from petstore.formats.pet_texts import IMPORTED
+from petstore.imports import Import, Undone, import_in_words
 from petstore.keys import Environment
-from petstore.pets import Import, Undone
 from petstore.wording import could_be_id, counted, printable, when
 
 NAMED_MAX = 10  # the maximum number of ids in a message
@@ -119,17 +119,19 @@ def _begin(where: Mapping[str, Any], environment: Environment, name: str, checke
     repeats = ""
 
     async def begin(backends: Backends) -> Import:
-        return await admin(backends, environment).imports.begin(Path(name).name, checked, repeats)
+        imports, by = backends.stores[environment].imports, actor(backends.clock())
+        return await imports.begin(Path(name).name, checked.sha256, checked.animals, by, repeats)
 
     while (begun := act(where, begin, access="create")).state == "done":
-        confirm(f"{name} has already been imported: {described_import(begun)}. Import it again?", yes)
+        confirm(f"{name} has already been imported: {import_in_words(begun)}. Import it again?", yes)
         repeats = begun.id
     return begun
 
 
 async def _add(backends: Backends, environment: Environment, begun: Import, pets: PetFile, checked: Checked) -> Import:
     with progress("Adding", checked.animals) as bar:
-        return await admin(backends, environment).imports.add_pets(begun, pets, checked, reaching(bar))
+        imports = backends.stores[environment].imports
+        return await imports.add_pets(begun, partial(pets.batches, checked), backends.clock, reaching(bar))
 
 
 def _warn(checked: Checked) -> None:
@@ -192,7 +194,7 @@ def _earlier_import(where: Mapping[str, Any], environment: Environment, sha256: 
         asyncio.run(check_data(settings))
     except OperatorError:  # there is no data yet
         return None
-    return act(where, lambda backends: admin(backends, environment).imports.earlier(sha256))
+    return act(where, lambda backends: backends.stores[environment].imports.earlier(sha256, backends.clock()))
 
 
 def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets: PetFile, as_json: bool) -> None:
@@ -219,9 +221,9 @@ def _dry_run(where: Mapping[str, Any], environment: Environment, name: str, pets
     if not good and not faults:
         sentences.append("The file contains no animals, so it cannot be imported.")
     if earlier is not None and earlier.state == "done":
-        sentences.append(f"The file has already been imported: {described_import(earlier)}.")
+        sentences.append(f"The file has already been imported: {import_in_words(earlier)}.")
     elif earlier is not None:
-        sentences.append(f"Found an earlier import of this file ({earlier.state}): {described_import(earlier)}.")
+        sentences.append(f"Found an earlier import of this file ({earlier.state}): {import_in_words(earlier)}.")
     Output(data, *sentences).print(as_json)
     if faults or not good:
         raise click.exceptions.Exit(1)
@@ -265,7 +267,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
         confirm(_question(before), yes)
 
     async def work(backends: Backends) -> _Undoing:
-        counts = await admin(backends, before.environment).imports.undo(import_id)
+        counts = await backends.stores[before.environment].imports.undo(import_id, actor(backends.clock()))
         return (await _undoing(backends, import_id))._replace(counts=counts)
 
     try:

@@ -6,11 +6,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from petstore.admin.pet_files import origin_members
-from petstore.admin.pet_texts import COLUMNS, texts_of_pet
-from petstore.admin.pets import added_in_words, check_adder, checked_pet
 from petstore.backends import Backends
-from petstore.cli.data import act, admin, on_data, refuse_secret
+from petstore.cli.data import act, actor, on_data, refuse_secret
 from petstore.cli.options import (
     Group,
     Time,
@@ -25,8 +22,22 @@ from petstore.cli.output import Output, Table, progress, reaching
 from petstore.cli.pet_files import export, import_, imports, undo_import
 from petstore.cli.suggestions import BACKEND_OPTIONS, as_typed
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import origin_members
+from petstore.formats.pet_texts import COLUMNS, texts_of_pet
 from petstore.keys import Environment
-from petstore.pets import INT64_MAX, REMOVAL_PREFIX, STATUSES, NewPet, Pet, PetChanges, PetQuery, PetStatus, Removal
+from petstore.pets import (
+    INT64_MAX,
+    STATUSES,
+    Matching,
+    NewPet,
+    Pet,
+    PetChanges,
+    PetQuery,
+    PetStatus,
+    added_in_words,
+    checked_pet,
+)
+from petstore.removals import REMOVAL_PREFIX, Removal, Removed
 from petstore.wording import could_be_id, counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +90,7 @@ async def list_(backends: Backends, environment: Environment, limit: int, after:
     store, query = backends.stores[environment], PetQuery(**wanted)
     if query.added_by:
         refuse_secret(query.added_by)
-        await check_adder(store, query.added_by)
+        await store.pets.check_adder(query.added_by)
     found: list[Pet] = []
     start, more = after, True
     if query == PetQuery(status=query.status):  # no search needed
@@ -134,7 +145,11 @@ def add(environment: Environment, as_json: bool, **options: Any) -> None:
     """
     where = {name: options.pop(name) for name in BACKEND_OPTIONS}
     new = checked_pet(NewPet(**options))
-    pet = act(where, lambda backends: admin(backends, environment).pets.add(new), access="create")
+
+    async def work(backends: Backends) -> Pet:
+        return await backends.stores[environment].pets.add_by_hand(new, actor(backends.clock()))
+
+    pet = act(where, work, access="create")
     Output(pet, _line(pet)).print(as_json)
 
 
@@ -157,7 +172,7 @@ async def update(backends: Backends, pet_id: int, environment: Environment, **va
         *others, last = (f"--{name.replace('_', '-')}" for name in values)
         raise OperatorError(f"nothing to change; use {', '.join(others)} or {last}")
     await _existing(backends, environment, [pet_id])
-    pet = await admin(backends, environment).pets.update(pet_id, PetChanges(**changes))
+    pet = await backends.stores[environment].pets.update(pet_id, PetChanges(**changes), actor(backends.clock()))
     return Output(pet, _line(pet))
 
 
@@ -178,7 +193,7 @@ async def set_status(
       petstore pets set-status 17 18 21 sold
     """
     await _existing(backends, environment, pet_ids)
-    changed = await admin(backends, environment).pets.set_status(pet_ids, status)
+    changed = await backends.stores[environment].pets.set_status(pet_ids, status, actor(backends.clock()))
     return Output(changed if len(pet_ids) > 1 else changed[0], *map(_line, changed))
 
 
@@ -217,7 +232,11 @@ def remove(
         raise OperatorError("nothing to remove; specify ids or use --added-by")
     found = act(where, lambda backends: _existing(backends, environment, pet_ids))
     confirm(f"Remove {counted(len(found), 'animal')} from {environment}?", yes, *map(_line, found[:NAMED_MAX]))
-    removed = act(where, lambda backends: admin(backends, environment).pets.remove(pet_ids), access="write")
+
+    async def work(backends: Backends) -> Removed:
+        return await backends.stores[environment].removals.remove(pet_ids, actor(backends.clock()))
+
+    removed = act(where, work, access="write")
     data = {"removed": [pet.id for pet in removed.pets], "removal": removed.removal_id}
     Output(data, _removed_text(len(removed.pets), environment, removed.removal_id)).print(as_json)
 
@@ -226,7 +245,13 @@ def _remove_added(
     where: Mapping[str, Any], environment: Environment, query: PetQuery, also_edited: bool, yes: bool
 ) -> Output:
     """Removes the matching animals after asking for confirmation. Raises OperatorError if no animals match."""
-    found = act(where, lambda backends: admin(backends, environment).pets.count_added(query))
+
+    async def count(backends: Backends) -> Matching:
+        pets = backends.stores[environment].pets
+        await pets.check_adder(query.added_by)
+        return await pets.matching(query)
+
+    found = act(where, count)
     kept = 0 if also_edited else found.edited
     wanted = found._replace(total=found.total - kept)
     edited = f"{counted(kept, 'animal')} that an operator has changed"
@@ -236,11 +261,12 @@ def _remove_added(
         )
     stay = f" {edited} will not be removed. To remove them as well, use --also-edited." if kept else ""
     confirm(f"Remove {counted(wanted.total, 'animal')} {added_in_words(query)} from {environment}?{stay}", yes)
-    query = query._replace(unedited=not also_edited)
+    chosen = query._replace(unedited=not also_edited)
 
     async def work(backends: Backends) -> Removal:
         with progress("Removing", wanted.total) as bar:
-            return await admin(backends, environment).pets.remove_added(query, wanted, reaching(bar))
+            removals = backends.stores[environment].removals
+            return await removals.remove_matching(chosen, wanted, actor(backends.clock()), reaching(bar))
 
     try:
         removal = act(where, work, access="write")
@@ -269,11 +295,11 @@ async def restore(backends: Backends, targets: tuple[str, ...], environment: Env
     """
     if targets[0].startswith(REMOVAL_PREFIX):
         (removal_id,) = _only_one(targets)
-        count = await admin(backends, environment).pets.restore_removal(removal_id)
+        count = await backends.stores[environment].removals.restore_all(removal_id, actor(backends.clock()))
         text = f"{counted(count, 'animal')} restored to {environment}."
         return Output({"restored": count, "removal": removal_id}, text)
     pet_ids = [WholeNumber().convert(target, None, click.get_current_context()) for target in targets]
-    restored = await admin(backends, environment).pets.restore(pet_ids)
+    restored = await backends.stores[environment].removals.restore(pet_ids, actor(backends.clock()))
     return Output({"restored": [pet.id for pet in restored]}, *map(_line, restored))
 
 

@@ -7,9 +7,6 @@ from typing import NamedTuple
 import click
 from click.core import ParameterSource
 
-from petstore.admin.bills import CSV_COLUMNS, bill
-from petstore.admin.charts import ResponseClass, key_bars
-from petstore.admin.key_status import status_of
 from petstore.backends import Backends
 from petstore.cli.completion import key_ids
 from petstore.cli.data import key_of, on_data
@@ -18,6 +15,9 @@ from petstore.cli.output import Csv, Output, Table
 from petstore.errors import Unavailable
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS, OperationName
+from petstore.reports.bills import CSV_COLUMNS, bill
+from petstore.reports.charts import ResponseClass, key_bars
+from petstore.reports.key_status import status_of
 from petstore.store import Store
 from petstore.usage import SPANS, Span, SpanName, calendar_month
 from petstore.wording import when

@@ -100,7 +100,7 @@ ROUTES = [
     _form("/keys/{key_id}/revoke", keys.confirm_revoke),
     _post("/keys/{key_id}/revoke", keys.revoke),
     *_page("/bans", keys.bans, "bans/list.html", "bans/refresh.html"),
-    _post("/bans/{key_id}/lift", keys.lift_ban),
+    _post("/bans/{key_id}/lift", keys.lift),
     *_page("/bills", usage.bills, "bills/list.html", "bills/rows.html"),
     _get("/bills/export", usage.export_bill),
     *_page("/deprecated", usage.deprecated, "deprecated/list.html", "deprecated/rows.html"),

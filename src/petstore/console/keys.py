@@ -6,9 +6,7 @@ from typing import Any, cast
 
 from starlette.responses import Response
 
-from petstore.admin.charts import key_bars
-from petstore.admin.key_status import GATE_STATES, KEY_STATES, KeyState, KeyStatus, in_state, statuses
-from petstore.admin.keys import KeyActions
+from petstore.audit import Actor
 from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
@@ -24,12 +22,21 @@ from petstore.keys import (
     KeyQuery,
     KeySort,
     Scope,
+    mint,
+    new_key,
+    newest_number,
+    old_secret_until,
     parse_duration,
     secret_in,
     well_formed,
 )
+from petstore.maintenance.bans import lift_ban
 from petstore.operators import could_be_token
+from petstore.pets import parse_whole_number
 from petstore.plans import PLANS, Limits, Plan
+from petstore.reports.charts import key_bars
+from petstore.reports.key_status import GATE_STATES, KEY_STATES, KeyState, KeyStatus, in_state, statuses
+from petstore.store.keys import Keys
 from petstore.usage import SPANS
 from petstore.wording import duration_in_words
 
@@ -46,13 +53,14 @@ async def show_new(request: ConsoleRequest) -> Response:
 
 
 async def create(request: ConsoleRequest) -> Response:
-    form = await request.form()
+    form, by, secret = await request.form(), request.by, mint(request.environment)
     try:
-        key, secret = await request.admin.keys.create(
-            plan_of(form), name=form.text("name").strip(), contact=form.text("contact").strip(),
-            scopes=scopes_of(form), limits=enterprise_limits(form),
-            life=parse_duration(form.text("expires"), least=1) if form.text("expires").strip() else None,
+        key = new_key(
+            request.environment, plan_of(form), now=by.at, name=form.text("name").strip(),
+            contact=form.text("contact").strip(), scopes=scopes_of(form), limits=enterprise_limits(form),
+            expires=by.at + parse_duration(form.text("expires"), least=1) if form.text("expires").strip() else None,
         )  # fmt: skip
+        await request.store.keys.create(key, secret, by)
     except (OperatorError, Unavailable) as error:
         status, message = describe(error)
         return request.page("keys/new.html", status, form=form, plans=PLANS, error=message)
@@ -74,7 +82,7 @@ async def identify(request: ConsoleRequest) -> Response:
     environment = next((each for each in ENVIRONMENTS if well_formed(secret, each)), None)
     if could_be_token(secret):
         try:
-            operator = await request.live_admin.operators.identify(secret)
+            operator = await request.operators.identify(secret)
         except OperatorError as error:
             return await identify_page(request, 404, str(error))
         text = f"This is operator {operator.name}'s token, not a key's secret. Revoke the operator under Operators."
@@ -82,7 +90,7 @@ async def identify(request: ConsoleRequest) -> Response:
     if environment is None:
         incomplete = "This is not a complete API key secret. Its prefix or checksum is wrong."
         return await identify_page(request, 422, incomplete if secret else "Enter a secret.")
-    found = await request.state.admin(environment, request.session.actor).keys.identify(secret)
+    found = await request.state.stores[environment].keys.identify(secret, request.by)
     if found is None:
         return await identify_page(request, 404, f"No key in {environment} has this secret.")
     key, secret_ends = found
@@ -178,7 +186,7 @@ async def change(request: ConsoleRequest) -> Response:
     key_id, base = (await request.key()).id, base_of(form, ApiKey)
     try:
         changes = changes_in(form, base, KEY_UNITS, _form_of, lambda each: _changes_of(each, request.now))
-        await request.admin.keys.update(key_id, changes, base)
+        await request.store.keys.update(key_id, changes, request.by, base)
     except (OperatorError, Unavailable) as error:
         return await show(request, form, error=error)
     request.flash("The key was changed. The change takes effect with the next request.")
@@ -186,28 +194,29 @@ async def change(request: ConsoleRequest) -> Response:
 
 
 async def rotate(request: ConsoleRequest) -> Response:
-    overlap = (await request.form()).text("overlap", OVERLAP)
+    form, secret = await request.form(), mint(request.environment)
+    overlap, seen = form.text("overlap", OVERLAP), parse_whole_number(form.text("newest")) or 0
     key_id = (await request.key()).id
     try:
-        _, secret, _ = await request.admin.keys.rotate(key_id, parse_duration(overlap))
+        await request.store.keys.rotate(key_id, secret, seen, parse_duration(overlap), request.by)
     except (OperatorError, Unavailable) as error:
         return await show(request, overlap=overlap, error=error)
     request.session.new_secrets[key_id] = secret
     return request.redirect(f"/keys/{key_id}")
 
 
-def _action(action: Callable[[KeyActions, str], Awaitable[ApiKey]], done: str) -> Handler:
-    async def act(request: ConsoleRequest) -> Response:
+def _act(act: Callable[[Keys, str, Actor], Awaitable[ApiKey]], done: str) -> Handler:
+    async def handler(request: ConsoleRequest) -> Response:
         key_id = (await request.key()).id
-        return await request.act(action(request.admin.keys, key_id), done, f"/keys/{key_id}")
+        return await request.act(act(request.store.keys, key_id, request.by), done, f"/keys/{key_id}")
 
-    return act
+    return handler
 
 
-suspend = _action(KeyActions.suspend, "The key is suspended. Requests with this key are refused until you resume it.")
-end_old_secret = _action(KeyActions.end_old_secret, "The old secret no longer works.")
-resume = _action(KeyActions.resume, "The key is no longer suspended.")
-revoke = _action(KeyActions.revoke, "The key is revoked. The service now refuses all requests with this key.")
+suspend = _act(Keys.suspend, "The key is suspended. Requests with this key are refused until you resume it.")
+end_old_secret = _act(Keys.end_old_secret, "The old secret no longer works.")
+resume = _act(Keys.resume, "The key is no longer suspended.")
+revoke = _act(Keys.revoke, "The key is revoked. The service now refuses all requests with this key.")
 
 
 async def confirm_revoke(request: ConsoleRequest) -> Response:
@@ -225,11 +234,12 @@ async def show(
     if form and isinstance(error, Conflict):
         shown = _form_of(cast(ApiKey, error.wanted), form.text("expires"))
     found = await subject.history(request)
+    found_secrets = await request.store.keys.secrets(key.id)
     # The operator does not see the response to a HEAD request, so keep the secret for the next GET request.
     secrets = request.session.new_secrets if request.http.method != "HEAD" else {}
     return request.page(
         "keys/show.html", status, **await _key_content(request, key),
-        old_secret_until=await request.store.keys.old_secret_until(key.id, request.now),
+        newest=newest_number(found_secrets), old_secret_until=old_secret_until(found_secrets, request.now),
         form=shown, error=with_colleague(message, error, found), **edit_context(key, form, error),
         secret=secrets.pop(key.id, None), plans=PLANS, overlap=overlap or OVERLAP,
         failed="change" if form else "rotate" if overlap else "", subject=subject,
@@ -278,11 +288,12 @@ async def bans(request: ConsoleRequest) -> dict[str, Any]:
     return {"bans": await request.state.bans[request.environment].latest(), "shown_max": BANS_SHOWN}
 
 
-async def lift_ban(request: ConsoleRequest) -> Response:
+async def lift(request: ConsoleRequest) -> Response:
     key_id = (await request.key()).id
     path = f"/keys/{key_id}" if (await request.form()).text("back") == "key" else "/bans"
     try:
-        request.flash(f"The ban on {key_id} was lifted. {await request.admin.keys.lift_ban(key_id)}")
+        after = await lift_ban(request.store, request.state.gate, key_id, request.by)
+        request.flash(f"The ban on {key_id} was lifted. {after}")
     except OperatorError as error:
         request.flash(str(error), ok=False)
     request.state.bans[request.environment].invalidate()

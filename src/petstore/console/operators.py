@@ -8,14 +8,15 @@ from starlette.responses import Response
 from petstore.console.forms import Form
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
-from petstore.operators import ROLES, Role
+from petstore.operators import ROLES, Role, mint_token, new_operator
 
 
 async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
     name = form.text("name").strip()
     try:
-        _, token = await request.live_admin.operators.add(name, _role(form))
+        token, by = mint_token(), request.by
+        await request.operators.add(new_operator(name, by.at, _role(form)), token, by)
     except OperatorError as error:
         return await page(request, form, str(error), 422)
     request.session.new_secrets[f"operator {name}"] = token
@@ -26,13 +27,13 @@ async def set_role(request: ConsoleRequest) -> Response:
     form = await request.form()
     name, role = form.text("name"), _role(form)
     done = f"{name} is now {'a viewer' if role == 'viewer' else 'an operator'}."
-    return await _change(request, name, lambda: request.live_admin.operators.set_role(name, role), done)
+    return await _change(request, name, lambda: request.operators.set_role(name, role, request.by), done)
 
 
 async def revoke(request: ConsoleRequest) -> Response:
     name = (await request.form()).text("name")
     done = f"{name} was signed out and can no longer sign in."
-    return await _change(request, name, lambda: request.live_admin.operators.revoke(name), done)
+    return await _change(request, name, lambda: request.operators.revoke(name, request.by), done)
 
 
 async def _change(request: ConsoleRequest, name: str, action: Callable[[], Awaitable[None]], done: str) -> Response:
@@ -49,7 +50,7 @@ async def _change(request: ConsoleRequest, name: str, action: Callable[[], Await
 
 async def page(request: ConsoleRequest, form: Form | None = None, error: str = "", status: int = 200) -> Response:
     # Read the operators before removing the tokens from the session, so that a failed read does not lose the tokens.
-    found = await request.state.stores["live"].operators.all()
+    found = await request.operators.all()
     secrets = request.session.new_secrets if request.http.method == "GET" else {}
     tokens = {
         name.removeprefix("operator "): secrets.pop(name) for name in list(secrets) if name.startswith("operator ")

@@ -3,18 +3,19 @@
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
-from petstore.admin.imports import described_import
-from petstore.admin.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.console.background import Job
 from petstore.console.forms import read_form
 from petstore.console.requests import ConsoleRequest
 from petstore.errors import OperatorError
-from petstore.pets import Import, Page, PetQuery, is_status
+from petstore.formats.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
+from petstore.imports import Import, import_in_words
+from petstore.pets import Page, PetQuery, is_status
 from petstore.wording import could_be_id, parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
@@ -30,19 +31,21 @@ async def start_import(request: ConsoleRequest) -> Response:
         return _refuse(request, "Choose a .jsonl, .csv or .json file first.", "/animals")
     # Remove control characters from the name, because the audit log stores it and PostgreSQL rejects some of them.
     name, source = "".join(filter(str.isprintable, upload.filename)), upload.file
+    imports = request.store.imports
 
     async def work(job: Job) -> str:
         with source:
             file = PetFile(name, source)
             job.begin(f"Checking {name}", upload.size or 0)
             checked = await file.check(job.advance)
-            begun = await request.admin.imports.begin(name, checked)
+            begun = await imports.begin(name, checked.sha256, checked.animals, request.by)
             while begun.state == "done":  # ask again if another operator has imported the file in the meantime
                 job.link = f"/animals/imports/{begun.id}"
-                await job.confirm(f"{name} has already been imported: {described_import(begun)}. Import it again?")
-                begun = await request.admin.imports.begin(name, checked, repeats=begun.id)
+                await job.confirm(f"{name} has already been imported: {import_in_words(begun)}. Import it again?")
+                begun = await imports.begin(name, checked.sha256, checked.animals, request.by, begun.id)
             job.begin(f"Adding {checked.animals:,} animals", checked.animals)
-            done = await request.admin.imports.add_pets(begun, file, checked, job.advance)
+            batches = partial(file.batches, checked)
+            done = await imports.add_pets(begun, batches, request.state.clock, job.advance)
         request.pets_changed()
         job.link = f"/animals/imports/{done.id}"
         result = f"{done.added:,} {'animal was' if done.added == 1 else 'animals were'} added to {request.environment}."
@@ -182,7 +185,7 @@ async def undo_import(request: ConsoleRequest) -> Response:
     found = await _import(request)
 
     async def work(job: Job) -> str:
-        counts = await request.admin.imports.undo(found.id, job.advance)
+        counts = await request.store.imports.undo(found.id, request.by, job.advance)
         request.pets_changed()
         were_kept = "was kept because it was" if counts.kept == 1 else "were kept because they were"
         kept = f" {counts.kept:,} {were_kept} changed after the import." if counts.kept else ""

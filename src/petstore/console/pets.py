@@ -7,8 +7,6 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from petstore.admin.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
-from petstore.admin.pets import PETS_MAX
 from petstore.audit import FoundEntries
 from petstore.console.background import Job, Result
 from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
@@ -18,19 +16,20 @@ from petstore.console.requests import ConsoleRequest, Subject, describe
 from petstore.console.sessions import FlashMessage
 from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
+from petstore.formats.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.pets import (
     PET_UNITS,
-    REMOVAL_PREFIX,
+    SELECTED_MAX,
     Found,
     NewPet,
     Pet,
     PetChanges,
     PetQuery,
     PetStatus,
-    Removed,
     is_status,
     parse_whole_number,
 )
+from petstore.removals import REMOVAL_PREFIX, Removed
 from petstore.wording import could_be_id
 
 PAGE_SIZE = 50
@@ -52,7 +51,7 @@ async def rows(request: ConsoleRequest) -> Response:
 async def add(request: ConsoleRequest) -> Response:
     form = await request.form()
     try:
-        pet = await request.admin.pets.add(pet_of(form))
+        pet = await request.store.pets.add_by_hand(pet_of(form), request.by)
     except (InvalidBody, Unavailable) as error:
         return await page(request, form, error)
     request.pets_changed()
@@ -71,7 +70,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
         if not selected:
             raise OperatorError("Select animals first.")
         if form.text("action") == "remove":
-            removed = await request.admin.pets.remove(selected)
+            removed = await request.store.removals.remove(selected, request.by)
             message = removal_message(request, removed)
             return await _respond(request, message, selected, existing=removed.pets, removed=True)
         return await _set_status(request, selected, form.text("to"))
@@ -83,7 +82,7 @@ async def _set_status(request: ConsoleRequest, selected: Sequence[int], status: 
     """Sets the animals' status. Raises OperatorError if the status is invalid or there are too many animals."""
     if not is_status(status):
         raise OperatorError("Choose a status.")
-    changed = await request.admin.pets.set_status(selected, status)
+    changed = await request.store.pets.set_status(selected, status, request.by)
     request.pets_changed()
     subject = f"Animal {changed[0].id} is" if len(changed) == 1 else f"{len(changed):,} animals are"
     return await _respond(request, FlashMessage(f"{subject} now {status}."), selected, existing=changed)
@@ -109,7 +108,7 @@ async def restore(request: ConsoleRequest) -> Response:
             return await _restore_removal(request, removal_id)
         if not pet_ids:
             raise HTTPException(400)
-        restored = await request.admin.pets.restore(pet_ids)
+        restored = await request.store.removals.restore(pet_ids, request.by)
     except OperatorError as error:
         request.flash(str(error), ok=False)
         return request.redirect("/animals")
@@ -119,19 +118,19 @@ async def restore(request: ConsoleRequest) -> Response:
 
 
 async def _restore_removal(request: ConsoleRequest, removal_id: str) -> Response:
-    """Undoes a removal by restoring its animals. Uses a background job if there are more than PETS_MAX.
+    """Undoes a removal by restoring its animals. Uses a background job if there are more than SELECTED_MAX.
 
     Raises OperatorError if the animals cannot be restored.
     """
 
     async def work(job: Job) -> str:
-        restored = await request.admin.pets.restore_removal(removal_id, job.advance)
+        restored = await request.store.removals.restore_all(removal_id, request.by, job.advance)
         request.pets_changed()
         return _restored_text(restored)
 
     removal = (await request.store.removals.find([removal_id])).get(removal_id)
     job = Job(request.environment, f"Restoring {removal_id}", removal.pets if removal else 0)
-    if job.total > PETS_MAX:
+    if job.total > SELECTED_MAX:
         return start_job(request, job, work, "/animals")
     request.flash(await work(job))
     return request.redirect("/animals")
@@ -252,7 +251,7 @@ async def edit(request: ConsoleRequest) -> Response:
     base = base_of(form, Pet)
     try:
         changes = changes_in(form, base, PET_UNITS, _form_of, _changes_of)
-        await request.admin.pets.update(pet_id, changes, base)
+        await request.store.pets.update(pet_id, changes, request.by, base)
     except (Conflict, InvalidBody, Unavailable) as error:
         return await show(request, form, error)
     except OperatorError:  # no animal has this id
@@ -264,7 +263,7 @@ async def edit(request: ConsoleRequest) -> Response:
 
 async def remove(request: ConsoleRequest) -> Response:
     try:
-        removed = await request.admin.pets.remove([_pet_id(request)])
+        removed = await request.store.removals.remove([_pet_id(request)], request.by)
     except OperatorError:  # no animal has this id
         raise HTTPException(404) from None
     request.session.messages.append(removal_message(request, removed))

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from petstore.admin.charts import RESPONSE_CLASSES, ResponseClass
-from petstore.admin.pet_texts import IMPORTED
+from petstore.formats.pet_texts import IMPORTED
 from petstore.pets import STATUSES
+from petstore.reports.charts import RESPONSE_CLASSES, ResponseClass
 from petstore.usage import SPANS
 from petstore.wording import when
 

@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from petstore.audit import KEY_ACTIONS, PET_ACTIONS, FoundEntries
+from petstore.audit import KEY_ACTIONS, PET_ACTIONS, Actor, FoundEntries
 from petstore.console.forms import Form, read_form
 from petstore.console.outages import failed_change
 from petstore.console.sessions import FlashMessage, Session
@@ -35,9 +35,13 @@ class ConsoleRequest:
             raise HTTPException(404)
         self.environment: Environment = environment
         self.store: Store = self.state.stores[self.environment]
-        self.admin = self.state.admin(self.environment, self.session.actor)
-        self.live_admin = self.state.admin("live", self.session.actor)  # operators are stored only in the live store
+        self.operators = self.state.stores["live"].operators  # the same operators act in both environments
         self.now = self.state.clock()
+
+    @property
+    def by(self) -> Actor:
+        """The signed-in operator, who acts now. A job may act long after the request."""
+        return Actor(self.session.actor, self.state.clock())
 
     @property
     def span(self) -> SpanName:

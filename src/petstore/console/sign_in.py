@@ -7,6 +7,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from petstore.audit import Action
 from petstore.console.forms import Form, read_form
 from petstore.console.outages import full_disk
 from petstore.console.requests import cookie_of
@@ -146,7 +147,7 @@ async def sign_out_everywhere(request: Request) -> Response:
     )
 
 
-async def _signed_out(state: ConsoleState, session: Session, action: str, detail: str) -> Response:
+async def _signed_out(state: ConsoleState, session: Session, action: Action, detail: str) -> Response:
     try:
         await state.record(session.actor, action, session.actor, detail)
     except Unavailable as error:  # operators must be able to sign out even if the sign-out cannot be recorded

@@ -5,9 +5,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from petstore.admin import Admin
-from petstore.admin.key_status import bans_with_keys
-from petstore.audit import AuditEntry
+from petstore.audit import Action, AuditEntry
 from petstore.console.background import BackgroundValue, Jobs
 from petstore.console.health import Node
 from petstore.console.rendering import Renderer
@@ -15,6 +13,7 @@ from petstore.console.sessions import FailureThrottle, Sessions, SignInLimits
 from petstore.errors import Unavailable
 from petstore.gate import Ban, Gate
 from petstore.keys import ApiKey, Environment
+from petstore.maintenance.bans import bans_with_keys
 from petstore.operations import OperationName, deprecated_operations
 from petstore.settings import Settings
 from petstore.store import Store
@@ -96,10 +95,7 @@ class ConsoleState:
         await self.gate.keys_version("live")  # every call to the gate detects whether Redis is available
         return not self.gate.degraded()
 
-    def admin(self, environment: Environment, actor: str) -> Admin:
-        return Admin(self.stores[environment], self.gate, actor, self.clock)
-
-    async def record(self, actor: str, action: str, subject: str, detail: str = "") -> None:
+    async def record(self, actor: str, action: Action, subject: str, detail: str = "") -> None:
         """Records a sign-in or sign-out in the audit log of the live environment. Raises Unavailable."""
         await self.stores["live"].audit.record(AuditEntry(self.clock(), actor, action, subject, detail))
 

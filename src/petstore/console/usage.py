@@ -8,13 +8,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from petstore.admin.bills import BILLED, CSV_COLUMNS, BilledKey, bill
-from petstore.admin.charts import total_bars
 from petstore.console.rendering import timestamp
 from petstore.console.requests import ConsoleRequest
 from petstore.console.state import DEPRECATED_DAYS
 from petstore.keys import ApiKey
 from petstore.operations import OperationName, deprecated_operations
+from petstore.reports.bills import BILLED, CSV_COLUMNS, BilledKey, bill
+from petstore.reports.charts import total_bars
 from petstore.usage import SPANS, KeyTotal, calendar_month
 from petstore.wording import as_cell
 

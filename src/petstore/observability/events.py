@@ -26,8 +26,9 @@ EVENTS = {
     "data readable by others": LogEvent(
         "On startup, other users had access to the files in `paths`.", "Run the command in `hint`."
     ),
+    "started": LogEvent("All workers are ready."),
     "store opening": LogEvent(
-        "Startup is waiting, because this node or another node is upgrading the schema.",
+        "A start or a reload is waiting, because this node or another node is upgrading the schema.",
         "Wait. If you kill the process, the interrupted step is repeated when the service is next started.",
     ),
     "store down": LogEvent(
@@ -60,9 +61,13 @@ EVENTS = {
         " replaced immediately, or after `retry_seconds`.",
         WORKERS,
     ),
-    "worker failed": LogEvent("A worker cannot start or continue; see `cause` or `trace`.", WORKERS),
+    "worker failed": LogEvent(
+        "A worker cannot start; see `cause` or `trace`. The main process tries again after `retry_seconds`. Until then,"
+        " the other workers serve all new connections.",
+        WORKERS,
+    ),
     "workers keep dying": LogEvent(
-        "Five workers crashed on startup and no worker is ready, so the service stops.", WORKERS
+        "Five workers in succession crashed on startup and no worker is ready, so the service stops.", WORKERS
     ),
     "connection refused": LogEvent(
         "There are too many connections, in total or from one `address`, or they use too much memory. Logged at most"
@@ -72,7 +77,8 @@ EVENTS = {
     "reload begins": LogEvent("SIGHUP was received."),
     "reloaded": LogEvent("All new workers are ready, and the old ones are finishing their requests."),
     "reload failed": LogEvent(
-        "The new workers cannot start; see `cause`. The current workers keep running.", "Fix the cause, then reload."
+        "The new workers cannot start; see `cause` or `trace`. The current workers keep running.",
+        "Fix the cause, then reload.",
     ),
     "reload queued": LogEvent("SIGHUP was received during a reload. Another reload will follow."),
     "reload ignored": LogEvent("SIGHUP was received during a shutdown."),

@@ -57,6 +57,15 @@ class Audit:
             return FoundEntries(found[:limit], found[limit - 1][0], more=True)
         return FoundEntries(found, *await self._end_of_step(start))
 
+    async def history(self, subject: str) -> list[tuple[int, AuditEntry]]:
+        """Returns all of a subject's entries with their numbers, newest first."""
+        history: list[tuple[int, AuditEntry]] = []
+        before, more = None, True
+        while more:
+            found, before, more = await self.find(before=before, subject=subject)
+            history += found
+        return history
+
     def _entries(self, columns: str) -> str:
         """Returns a query for up to $2 entries with numbers below $1, newest first."""
         return f"SELECT id, {columns} FROM {self._db.schema}.audit WHERE id < $1 ORDER BY id DESC LIMIT $2"

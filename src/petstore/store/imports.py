@@ -5,19 +5,24 @@ docs/decisions/0014.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import msgspec
 
-from petstore.audit import AuditEntry
-from petstore.pets import Adder, Import, NewPet, Undone, new_import_id
+from petstore.audit import Actor
+from petstore.errors import OperatorError, Unavailable
+from petstore.imports import Import, ImportState, Undone, check_same_file, new_import_id
+from petstore.pets import Adder, NewPet
 from petstore.store.audit import add_entries
 from petstore.store.database import OPERATOR_TIMEOUT, Database, T, Transaction, Tx, Unchanged
 from petstore.store.freshness import ADDED, EDITED, NOTHING
 from petstore.store.pets import insert_pets
 from petstore.store.schema import IMPORT_CHUNKS
 from petstore.wording import counted
+
+# Reads all animals from the beginning, in batches. Each batch has the number of animals that precede it.
+Batches = Callable[[], AsyncIterator[tuple[int, Sequence[NewPet]]]]
 
 INTERRUPTED_AFTER = 60.0  # a running import with no new chunk for this many seconds is shown as `interrupted`
 
@@ -50,11 +55,13 @@ class Imports:
         found = await self._read(f"WHERE sha256 = $2 AND state IN ('running', 'done') {order}", now, sha256)
         return found[0] if found else None
 
-    async def of_pet(self, pet_id: int, now: float) -> Import | None:
-        """Returns the import that added this animal, even if the animal has been removed."""
-        chunk = f"SELECT c.import_id FROM {self._chunks} AS c WHERE c.first_id <= $2 AND $2 < c.first_id + c.count"
-        found = await self._read(f"WHERE id = ({chunk})", now, pet_id)
-        return found[0] if found else None
+    async def earlier(self, sha256: str, now: float) -> Import | None:
+        """Like `of_file`, for an operator who wants to import the file.
+
+        Raises OperatorError if the disk has too little free space for an import.
+        """
+        self._db.check_space()
+        return await self.of_file(sha256, now)
 
     async def _read(self, which: str, now: float, *values: object) -> list[Import]:
         rows = await self._db.read(
@@ -67,25 +74,24 @@ class Imports:
 
     # Adding
 
-    async def begin(self, sha256: str, total: int, entry: AuditEntry, repeats: str = "") -> Import:
-        """Begins an import of `total` animals. The subject of `entry` is the file name.
+    async def begin(self, name: str, sha256: str, total: int, by: Actor, repeats: str = "") -> Import:
+        """Begins an import of a file with `total` animals.
 
         If a file with the same content is already being imported, returns the running import. If such a file has been
-        imported before, returns the newest finished import, unless `repeats` is that import's id. Raises OperatorError
-        if the disk is nearly full.
+        imported before, returns the newest finished import, whose state is `done`. To import the file again, for
+        example after asking the operator, pass that import's id as `repeats`. Raises OperatorError if the disk is
+        nearly full, or if the earlier import found a different number of animals.
         """
         self._db.check_space()
-        new = Import(
-            new_import_id(), entry.at, entry.actor, entry.subject, sha256, total, 0, "running" if total else "done"
-        )
-        values = msgspec.structs.astuple(new)
+        shown = name.encode(errors="replace").decode()  # file names are not always valid UTF-8
+        new = Import(new_import_id(), by.at, by.name, shown, sha256, total, 0, "running" if total else "done")
 
         async def transaction(tx: Tx) -> bool:
             inserted = await tx.execute(
                 f"INSERT INTO {self._table} (id, at, actor, name, sha256, total, added, state, last_chunk)"
                 " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $2)"
                 " ON CONFLICT (sha256) WHERE state = 'running' DO NOTHING RETURNING id",
-                *values,
+                *msgspec.structs.astuple(new),
             )
             if not inserted:
                 return False
@@ -98,16 +104,58 @@ class Imports:
             if done and done[0][0] != repeats:
                 raise Unchanged(False)
             # Record how many animals the file contains, even though an interrupted import adds fewer.
-            named = msgspec.structs.replace(entry, detail=f"file with {counted(total, 'animal')}, {new.id}")
-            await add_entries(tx, self._db.schema, named)
+            detail = f"file with {counted(total, 'animal')}, {new.id}"
+            await add_entries(tx, self._db.schema, by.entry("import", shown, detail))
             return True
 
         while True:
             if await self._write(transaction):
                 return new
-            found = await self.of_file(sha256, entry.at)
+            found = await self.of_file(sha256, by.at)
             if found is not None:  # None if another operator has just undone that import
+                check_same_file(found, total)
                 return found
+
+    async def add_pets(
+        self, begun: Import, batches: Batches, clock: Callable[[], float],
+        adding: Callable[[int], None] = lambda count: None,
+    ) -> Import:  # fmt: skip
+        """Adds the rest of a file's animals to an import. Several processes can call this for the same import.
+
+        `batches` reads the file from the beginning. Calls `adding` with the number of animals added so far. Raises
+        OperatorError if another operator undoes the import. If this call fails or is cancelled, importing the same file
+        again resumes the import.
+        """
+        try:
+            await self._add_rest(begun, batches, clock, adding)
+        except (OperatorError, Unavailable) as error:
+            raise OperatorError(
+                f"{error}; import the same file again to resume {begun.id},"
+                f" or remove its animals with `petstore pets undo-import {begun.id}`"
+            ) from error
+        found = await self._existing(begun.id, clock())
+        if found.state != "done":
+            raise OperatorError(f"{begun.id} was undone, so no more animals were added")
+        return found
+
+    async def _add_rest(
+        self, begun: Import, batches: Batches, clock: Callable[[], float], adding: Callable[[int], None]
+    ) -> None:
+        """Adds animals in chunks until the import is complete or another operator undoes it."""
+        size, place = self._db.bounds.import_chunk, begun.added
+        adding(place)
+        while place < begun.total:
+            async for first, pets in batches():
+                while first <= place < first + len(pets):
+                    chunk = pets[place - first :][:size]
+                    if await self.add_chunk(begun.id, place, chunk, clock()):
+                        place += len(chunk)
+                    else:
+                        found = await self._existing(begun.id, clock())
+                        if found.state in ("undoing", "undone"):
+                            return
+                        place = found.added
+                    adding(place)
 
     async def add_chunk(self, import_id: str, place: int, new: Sequence[NewPet], now: float) -> bool:
         """Adds a chunk of animals. `place` is the number of animals that precede the chunk in the file.
@@ -133,49 +181,54 @@ class Imports:
 
     # Undoing
 
-    async def undo(
-        self, import_id: str, entry: AuditEntry, removing: Callable[[int], None] = lambda searched: None
-    ) -> bool:
-        """Removes an import's animals, except those that an operator has changed.
+    async def undo(self, import_id: str, by: Actor, removing: Callable[[int], None] = lambda searched: None) -> Undone:
+        """Removes an import's animals, except those that an operator has changed. Resumes an interrupted undo.
 
-        Returns False if the import has already been undone. If an earlier undo was interrupted, resumes it. Several
-        processes can undo the same import at the same time. Records `entry` when the undo begins. Calls `removing` with
-        the number of animals processed so far.
+        Several processes can undo the same import at the same time. In the result, `removed` does not count animals
+        that an operator had already removed. Calls `removing` with the number of animals processed so far. Raises
+        OperatorError if there is no such import, or if it has already been undone.
         """
+        found, before = await self._existing(import_id, by.at), await self.undone(import_id)
+        kept = f", {before.kept:,} kept" if before.kept else ""
+        detail = f"{found.name}, {counted(before.left, 'animal')}{kept}"
 
-        async def begin(tx: Tx) -> bool:
-            # After this statement, no process can add chunks to the import.
-            rows = await tx.execute(
-                f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1 AND state IN ('running', 'done')"
-                " RETURNING id",
-                import_id,
-            )
-            if rows:
-                await add_entries(tx, self._db.schema, entry)
-            undoing = f"SELECT 1 FROM {self._table} WHERE id = $1 AND state = 'undoing'"
-            return bool(await tx.execute(undoing, import_id))
+        async def begin(tx: Tx) -> ImportState:
+            """Returns the import's earlier state. After this transaction, no process can add chunks to the import."""
+            rows = await tx.execute(f"SELECT state FROM {self._table} WHERE id = $1 {self._db.for_update}", import_id)
+            state: ImportState = rows[0][0]
+            if state in ("running", "done"):
+                await tx.execute(f"UPDATE {self._table} SET state = 'undoing' WHERE id = $1", import_id)
+                await add_entries(tx, self._db.schema, by.entry("undo import", import_id, detail))
+            return state
 
-        async def remove(tx: Tx, start: int, end: int) -> None:
-            await tx.execute(
-                f"DELETE FROM {self._db.schema}.pets WHERE id >= $1 AND id < $2 AND edited = 0", start, end
-            )
+        async def chunk(tx: Tx, start: int, end: int) -> None:
+            pets = f"{self._db.schema}.pets"
+            await tx.execute(f"DELETE FROM {pets} WHERE id >= $1 AND id < $2 AND edited = 0", start, end)
 
-        async def end(tx: Tx) -> None:
+        async def finish(tx: Tx) -> None:
             await tx.execute(f"UPDATE {self._table} SET state = 'undone' WHERE id = $1", import_id)
 
-        if not await self._write(begin):
-            return False
-        step = self._db.bounds.import_chunk
-        searched = 0
+        state = await self._write(begin)
+        if state == "undone":
+            removed, kept_pets, _ = await self.undone(import_id)
+            raise OperatorError(f"{import_id} has already been undone: {removed:,} removed, {kept_pets:,} kept")
+        step, searched = self._db.bounds.import_chunk, 0
         chunks = f"SELECT first_id, count FROM {self._chunks} WHERE import_id = $1 ORDER BY place"
         for first, count in await self._db.read_long(chunks, import_id):
             for start in range(first, first + count, step):
-                chunk = partial(remove, start=start, end=min(start + step, first + count))
-                await self._db.write(chunk, EDITED, OPERATOR_TIMEOUT)
-                searched += min(step, first + count - start)
+                end = min(start + step, first + count)
+                await self._db.write(partial(chunk, start=start, end=end), EDITED, OPERATOR_TIMEOUT)
+                searched += end - start
                 removing(searched)
-        await self._write(end)
-        return True
+        await self._write(finish)
+        counts = await self.undone(import_id)
+        return counts if state == "undoing" else counts._replace(removed=counts.removed - before.removed)
+
+    async def _existing(self, import_id: str, now: float) -> Import:
+        found = await self.get(import_id, now)
+        if found is None:
+            raise OperatorError(f"no import has the id {import_id} in {self._db.environment}")
+        return found
 
     async def undone(self, import_id: str) -> Undone:
         """Counts the import's animals that have been removed, kept, and not yet removed."""

@@ -1,13 +1,11 @@
 """Stores operators."""
 
-from collections.abc import Sequence
-
-import msgspec
-
-from petstore.audit import AuditEntry
-from petstore.operators import Operator, Role
+from petstore.audit import Actor
+from petstore.errors import OperatorError
+from petstore.keys import digest_of
+from petstore.operators import Operator, Role, is_operator_name
 from petstore.store.audit import add_entries
-from petstore.store.database import Database, Tx
+from petstore.store.database import Database, Tx, Unchanged
 from petstore.store.freshness import NOTHING
 
 _COLUMNS = ", ".join(Operator.__struct_fields__)
@@ -30,49 +28,65 @@ class Operators:
         rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} ORDER BY name")
         return [Operator(*row) for row in rows]
 
-    async def add(self, operator: Operator, digest: bytes, entry: AuditEntry) -> bool:
-        """Adds an operator. Returns False if an operator with this name exists and is not revoked."""
-        insert = (
-            f"INSERT INTO {self._table} AS o (name, digest, created, role) VALUES ($1, $2, $3, $4)"
-            " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created,"
-            " role = excluded.role, revoked = NULL WHERE o.revoked IS NOT NULL RETURNING name"
-        )
-        return await self._change(insert, (operator.name, digest, operator.created, operator.role), entry)
+    async def identify(self, token: str) -> Operator:
+        """Returns the active operator to whom this token belongs. Raises OperatorError if there is none."""
+        operator = await self.find(digest_of(token))
+        if operator is None:
+            raise OperatorError("this is an operator token, but it does not belong to an active operator")
+        return operator
 
-    async def set_role(self, name: str, role: Role, entry: AuditEntry) -> bool:
-        """Changes an operator's role. Returns False if the operator does not exist or is revoked.
+    # Acts. Each one is a single transaction.
 
-        The audit entry records the old role and the new one.
+    async def add(self, operator: Operator, token: str, by: Actor) -> None:
+        """Adds an operator. Only a hash of the token is stored.
+
+        Raises OperatorError if an operator with this name exists and is not revoked.
         """
 
-        async def transaction(tx: Tx) -> bool:
-            valid = f"FROM {self._table} WHERE name = $1 AND revoked IS NULL"
-            rows = await tx.execute(f"SELECT role {valid} {self._db.for_update}", name)
-            if not rows:
-                return False
+        async def transaction(tx: Tx) -> None:
+            added = await tx.execute(
+                f"INSERT INTO {self._table} AS o (name, digest, created, role) VALUES ($1, $2, $3, $4)"
+                " ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, created = excluded.created,"
+                " role = excluded.role, revoked = NULL WHERE o.revoked IS NOT NULL RETURNING name",
+                operator.name, digest_of(token), operator.created, operator.role,
+            )  # fmt: skip
+            if not added:
+                raise OperatorError(f"operator {operator.name} already exists; revoke that operator first")
+            await add_entries(tx, self._db.schema, by.entry("add operator", operator.name, operator.role))
+
+        await self._db.write(transaction, NOTHING)
+
+    async def set_role(self, name: str, role: Role, by: Actor) -> None:
+        """Changes an operator's role. Raises OperatorError if the operator does not exist or is revoked."""
+
+        async def transaction(tx: Tx) -> None:
+            operator = await self._lock_active(tx, name)
+            if operator.role == role:
+                raise Unchanged(None)
             await tx.execute(f"UPDATE {self._table} SET role = $2 WHERE name = $1", name, role)
-            detail = f"{rows[0][0]} → {role}"
-            await add_entries(tx, self._db.schema, msgspec.structs.replace(entry, detail=detail))
-            return True
+            detail = f"{operator.role} → {role}"
+            await add_entries(tx, self._db.schema, by.entry("set role", name, detail))
 
-        return await self._db.write(transaction, NOTHING)
+        await self._db.write(transaction, NOTHING)
 
-    async def revoke(self, name: str, entry: AuditEntry) -> bool:
-        """Revokes an operator. Returns False if the operator does not exist or is already revoked."""
-        update = f"UPDATE {self._table} SET revoked = $2 WHERE name = $1 AND revoked IS NULL RETURNING name"
-        return await self._change(update, (name, entry.at), entry)
+    async def revoke(self, name: str, by: Actor) -> None:
+        """Revokes an operator. Raises OperatorError if the operator does not exist or is already revoked."""
+
+        async def transaction(tx: Tx) -> None:
+            await self._lock_active(tx, name)
+            await tx.execute(f"UPDATE {self._table} SET revoked = $2 WHERE name = $1", name, by.at)
+            await add_entries(tx, self._db.schema, by.entry("revoke operator", name))
+
+        await self._db.write(transaction, NOTHING)
+
+    async def _lock_active(self, tx: Tx, name: str) -> Operator:
+        """Locks and returns an operator. Raises OperatorError if the operator does not exist or is revoked."""
+        active = f"SELECT {_COLUMNS} FROM {self._table} WHERE name = $1 AND revoked IS NULL {self._db.for_update}"
+        rows = await tx.execute(active, name) if is_operator_name(name) else []
+        if not rows:
+            raise OperatorError(f"no active operator is named {name}; list the names with `petstore operators list`")
+        return Operator(*rows[0])
 
     async def _one(self, condition: str, value: object) -> Operator | None:
         rows = await self._db.read(f"SELECT {_COLUMNS} FROM {self._table} WHERE {condition}", value)
         return Operator(*rows[0]) if rows else None
-
-    async def _change(self, statement: str, values: Sequence[object], entry: AuditEntry) -> bool:
-        """Executes the statement and, if it returns a row, adds the audit entry. Returns whether it returned a row."""
-
-        async def transaction(tx: Tx) -> bool:
-            if not await tx.execute(statement, *values):
-                return False
-            await add_entries(tx, self._db.schema, entry)
-            return True
-
-        return await self._db.write(transaction, NOTHING)

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from petstore.audit import AuditEntry
+from petstore.audit import Actor
 from petstore.edits import difference_in_words, differences
+from petstore.errors import OperatorError
 from petstore.pets import (
     INT64_MAX,
     STATUSES,
@@ -24,6 +25,8 @@ from petstore.pets import (
     PetQuery,
     PetStatus,
     changed_pet,
+    check_selection,
+    pet_in_words,
 )
 from petstore.store.adders import number_of
 from petstore.store.audit import add_entries
@@ -148,10 +151,14 @@ class Pets:
         (row,) = await self._db.read_long(f"SELECT {totals} FROM {self._db.schema}.pets WHERE {fits}", *values)
         return Matching(*row)
 
-    async def is_adder(self, name: str) -> bool:
-        """Returns whether `name` identifies a key, or an import or operator that has added animals."""
+    async def check_adder(self, name: str) -> None:
+        """Raises OperatorError unless `name` is a key's id, or identifies an import or operator that added animals."""
         known = f"SELECT 1 FROM {self._db.schema}.adders WHERE name = $1"
-        return can_be_stored(name) and bool(await self._db.read_long(known, name))
+        if not (can_be_stored(name) and await self._db.read_long(known, name)):
+            raise OperatorError(
+                f"{name} is neither the id of a key nor an import or operator that has added animals to"
+                f" {self._db.environment}"
+            )
 
     async def origins(self, pet_ids: Sequence[int]) -> dict[int, Origin]:
         """Returns who added each of these animals and when, by animal id. Skips animals that do not exist."""
@@ -187,21 +194,24 @@ class Pets:
             await self._freshness.check()
         return added
 
-    async def add_by_hand(self, new: NewPet, entry: AuditEntry) -> Pet:
+    # Acts. Each one is a single transaction.
+
+    async def add_by_hand(self, new: NewPet, by: Actor) -> Pet:
         """Adds an animal for an operator. The audit entry records the animal's id and values."""
 
         async def transaction(tx: Tx) -> Pet:
-            (pet,) = await insert_pets(tx, self._db, [new], Adder("operator", entry.actor), entry.at)
-            await add_entries(tx, self._db.schema, entry_of(pet, entry))
+            (pet,) = await insert_pets(tx, self._db, [new], Adder("operator", by.name), by.at)
+            await add_entries(tx, self._db.schema, by.entry("add animal", str(pet.id), pet_in_words(pet)))
             return pet
 
         return await self._db.write(transaction, ADDED)
 
-    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, entry: AuditEntry) -> list[Pet]:
+    async def set_status(self, pet_ids: Sequence[int], status: PetStatus, by: Actor) -> list[Pet]:
         """Sets the status of the animals with these ids, and returns the animals. Skips ids that do not exist.
 
-        Adds an audit entry for each animal whose status changes.
+        Adds an audit entry for each animal whose status changes. Raises OperatorError if there are too many ids.
         """
+        check_selection(pet_ids)
 
         async def transaction(tx: Tx) -> list[Pet]:
             found = await lock_pets(tx, self._db, pet_ids)
@@ -209,29 +219,30 @@ class Pets:
             if not others:
                 raise Unchanged(found)
             await self._update(tx, [pet.id for pet in others], {"status": status})
-            entries = (entry_of(pet, entry, f"{pet.status} → {status}") for pet in others)
+            entries = (by.entry("set status", str(pet.id), f"{pet.status} → {status}") for pet in others)
             await add_entries(tx, self._db.schema, *entries)
             return [msgspec.structs.replace(pet, status=status) for pet in found]
 
         return await self._db.write(transaction, EDITED)
 
-    async def update(self, pet_id: int, changes: PetChanges, entry: AuditEntry, base: Pet | None = None) -> Pet | None:
-        """Changes an animal and returns it, or returns None if no animal has this id.
+    async def update(self, pet_id: int, changes: PetChanges, by: Actor, base: Pet | None = None) -> Pet:
+        """Changes an animal and returns it.
 
         `base` is the animal as the operator saw it. Raises Conflict if someone has changed the same field since then,
-        and InvalidBody if a new value is invalid. In both cases, writes nothing. The audit entry records the change.
+        and OperatorError if no animal has this id or a new value is invalid. The audit entry records the change.
         """
 
-        async def transaction(tx: Tx) -> Pet | None:
+        async def transaction(tx: Tx) -> Pet:
             found = await lock_pets(tx, self._db, [pet_id])
             if not found:
-                raise Unchanged(None)
+                raise no_pet(self._db, pet_id)
             (pet,) = found
             changed = changed_pet(pet, changes, base)
             if changed == pet:
                 raise Unchanged(pet)
             await self._update(tx, [pet_id], differences(pet, changed))
-            await add_entries(tx, self._db.schema, entry_of(changed, entry, difference_in_words(pet, changed)))
+            detail = difference_in_words(pet, changed)
+            await add_entries(tx, self._db.schema, by.entry("update animal", str(pet_id), detail))
             return changed
 
         return await self._db.write(transaction, EDITED)
@@ -240,6 +251,10 @@ class Pets:
         assignments = "".join(f", {column} = ${place}" for place, column in enumerate(new, 2))
         update = f"UPDATE {self._db.schema}.pets SET edited = 1{assignments} WHERE id = ANY($1)"
         await tx.execute(update, list(pet_ids), *new.values())
+
+
+def no_pet(db: Database, pet_id: int) -> OperatorError:
+    return OperatorError(f"no animal has the id {pet_id} in {db.environment}")
 
 
 async def lock_pets(tx: Tx, db: Database, pet_ids: Sequence[int], *, unedited: bool = False) -> list[Pet]:
@@ -278,9 +293,3 @@ def page_sql(schema: str, *, columns: str = PET_COLUMNS, by_status: bool = False
 def _pets_of(rows: Sequence[Row]) -> list[Pet]:
     """Converts rows to animals. Ignores the last column, which contains the number of the latest edit."""
     return [Pet(*row[:-1]) for row in rows]
-
-
-def entry_of(pet: Pet, entry: AuditEntry, detail: str | None = None) -> AuditEntry:
-    """Returns `entry` with the animal's id as its subject. The detail defaults to the animal's values."""
-    values = f"{pet.name}, category {pet.category_id}, {pet.status}"
-    return msgspec.structs.replace(entry, subject=str(pet.id), detail=values if detail is None else detail)

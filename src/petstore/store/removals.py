@@ -7,18 +7,16 @@ docs/decisions/0022.
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import msgspec
-
-from petstore.audit import AuditEntry
-from petstore.pets import Pet, PetQuery, Removal, Removed, RemovedPet, new_removal_id
+from petstore.audit import Actor
+from petstore.errors import OperatorError
+from petstore.pets import Matching, Pet, PetQuery, added_in_words, check_selection
+from petstore.removals import Removal, Removed, RemovedPet, new_removal_id, removal_entry
 from petstore.store.audit import add_entries
 from petstore.store.database import OPERATOR_TIMEOUT, Database, Tx, Unchanged
 from petstore.store.freshness import EDITED, NOTHING
-from petstore.store.pets import Pets, entry_of, lock_pets
+from petstore.store.pets import Pets, lock_pets, no_pet
 from petstore.store.schema import PET_FIELDS, PETS, REMOVALS
 from petstore.wording import counted
-
-IDS_MAX = 10  # the maximum number of ids listed in an audit entry
 
 _COLUMNS = ", ".join(PETS.columns)
 
@@ -52,41 +50,47 @@ class Removals:
         width = len(PET_FIELDS)
         return {row[0]: RemovedPet(Pet(*row[:width]), Removal(*row[width:])) for row in rows}
 
-    # Changing
+    # Acts. Removals by filter and restores of whole removals work in chunks, so that create requests never wait long.
 
-    async def remove(self, pet_ids: Sequence[int], entry: AuditEntry) -> Removed:
+    async def remove(self, pet_ids: Sequence[int], by: Actor) -> Removed:
         """Removes the animals with these ids. Skips ids that do not exist.
 
         The ids of removed animals are never assigned again. A client that retries a create request with the same
-        idempotency key still gets the original response, even if the animal has been removed.
+        idempotency key still gets the original response, even if the animal has been removed. Raises OperatorError if
+        there are too many ids, or if there is only one and no animal has it.
         """
+        check_selection(pet_ids)
         removal_id = new_removal_id()
 
         async def transaction(tx: Tx) -> Removed:
             found = await lock_pets(tx, self._db, pet_ids)
+            if not found and len(pet_ids) == 1:
+                raise no_pet(self._db, pet_ids[0])
             if not found:
                 raise Unchanged(Removed(None, []))
-            await tx.put(REMOVALS, [(removal_id, entry.at, entry.actor)])
+            await tx.put(REMOVALS, [(removal_id, by.at, by.name)])
             await self._remove(tx, removal_id, [pet.id for pet in found])
-            await add_entries(tx, self._db.schema, _entry_of_removal(removal_id, found, entry))
+            await add_entries(tx, self._db.schema, removal_entry(by, "remove animal", removal_id, found))
             return Removed(removal_id, found)
 
         return await self._db.write(transaction, EDITED)
 
     async def remove_matching(
-        self, query: PetQuery, up_to: int, entry: AuditEntry, removing: Callable[[int], None] = lambda removed: None
-    ) -> Removal:
-        """Removes the matching animals whose ids are at most `up_to`, and returns a record of the removal.
+        self, query: PetQuery, counted_before: Matching, by: Actor,
+        removing: Callable[[int], None] = lambda removed: None,
+    ) -> Removal:  # fmt: skip
+        """Removes the animals that an operator has counted with `Pets.matching`, if they still match the query.
 
-        Limits the number of animals per transaction, so that create requests never wait long. After each transaction,
-        calls `removing` with the number of animals removed so far. If this call is interrupted, the animals removed so
-        far stay removed, and an operator can restore them together.
+        Keeps animals that were added later. After each chunk, calls `removing` with the number of animals removed so
+        far. If this call is interrupted, the animals removed so far stay removed, and an operator can restore them
+        together.
         """
         removal_id = new_removal_id()
+        detail = f"{counted(counted_before.total, 'animal')} {added_in_words(query)}"
 
         async def begin(tx: Tx) -> None:
-            await tx.put(REMOVALS, [(removal_id, entry.at, entry.actor)])
-            await add_entries(tx, self._db.schema, msgspec.structs.replace(entry, subject=removal_id))
+            await tx.put(REMOVALS, [(removal_id, by.at, by.name)])
+            await add_entries(tx, self._db.schema, by.entry("remove animal", removal_id, detail))
 
         async def chunk(tx: Tx, pet_ids: Sequence[int]) -> int:
             # An operator may have changed some of these animals since the search.
@@ -96,51 +100,79 @@ class Removals:
 
         await self._db.write(begin, NOTHING)
         removed, after, more = 0, 0, True
-        while more and after < up_to:
+        while more and after < counted_before.last_id:
             pets, after, more = await self._search(query, after=after, limit=self._db.bounds.import_chunk)
-            pet_ids = [pet.id for pet in pets if pet.id <= up_to]
+            pet_ids = [pet.id for pet in pets if pet.id <= counted_before.last_id]
             if pet_ids:
                 removed += await self._db.write(partial(chunk, pet_ids=pet_ids), EDITED, OPERATOR_TIMEOUT)
                 removing(removed)
-        return Removal(removal_id, entry.at, entry.actor, removed)
+        return Removal(removal_id, by.at, by.name, removed)
 
-    async def restore(self, pet_ids: Sequence[int], entry: AuditEntry) -> list[Pet]:
-        """Restores the removed animals with these ids, and returns them. Adds one audit entry per removal."""
+    async def restore(self, pet_ids: Sequence[int], by: Actor) -> list[Pet]:
+        """Restores the removed animals with these ids, and returns them. Adds one audit entry per removal.
+
+        Raises OperatorError and restores nothing if there are too many ids, or if any animal cannot be restored.
+        """
+        check_selection(pet_ids)
 
         async def transaction(tx: Tx) -> list[Pet]:
             found = await self._lock(tx, "id = ANY($1) ORDER BY id", list(pet_ids))
-            if not found:
-                raise Unchanged([])
+            missing = [pet_id for pet_id in pet_ids if pet_id not in {pet.id for _, pet in found}]
+            if missing:
+                raise OperatorError(await self._why_not_restorable(tx, missing[0]))
             await self._restore(tx, [pet.id for _, pet in found])
             by_removal: dict[str, list[Pet]] = {}
             for removal_id, pet in found:
                 by_removal.setdefault(removal_id, []).append(pet)
-            entries = (_entry_of_removal(removal_id, pets, entry) for removal_id, pets in by_removal.items())
+            entries = (removal_entry(by, "restore animal", each, pets) for each, pets in by_removal.items())
             await add_entries(tx, self._db.schema, *entries)
             return [pet for _, pet in found]
 
         return await self._db.write(transaction, EDITED)
 
+    async def _why_not_restorable(self, tx: Tx, pet_id: int) -> str:
+        environment = self._db.environment
+        if await tx.execute(f"SELECT 1 FROM {self._pets} WHERE id = $1", pet_id):
+            return f"animal {pet_id} has not been removed from {environment}"
+        undone = await tx.execute(
+            f"SELECT i.id, i.name FROM {self._db.schema}.imports AS i JOIN {self._db.schema}.import_chunks AS c"
+            " ON c.import_id = i.id WHERE c.first_id <= $1 AND $1 < c.first_id + c.count"
+            " AND i.state IN ('undoing', 'undone')",
+            pet_id,
+        )
+        if undone:
+            ((import_id, name),) = undone
+            return f"animal {pet_id} was removed when {import_id} was undone; to get it back, import {name} again"
+        return f"removed animal {pet_id} was not found in {environment}"
+
     async def restore_all(
-        self, removal_id: str, entry: AuditEntry, restoring: Callable[[int], None] = lambda restored: None
+        self, removal_id: str, by: Actor, restoring: Callable[[int], None] = lambda restored: None
     ) -> int:
         """Restores a removal's remaining animals, and returns how many it restored.
 
-        Limits the number of animals per transaction, so that create requests never wait long. If a call is interrupted,
-        calling it again restores the rest. Reports progress by calling `restoring` with the number restored so far.
+        The first chunk's transaction also adds the audit entry. After each chunk, calls `restoring` with the number of
+        animals restored so far. If a call is interrupted, calling it again restores the rest. Raises OperatorError if
+        there is no such removal, or if all of its animals have been restored.
         """
         step = self._db.bounds.import_chunk
 
         async def chunk(tx: Tx, is_first: bool) -> int:
             found = await self._lock(tx, "removal_id = $1 ORDER BY id LIMIT $2", removal_id, step)
+            if not found and is_first:
+                known = await tx.execute(f"SELECT 1 FROM {self._db.schema}.removals WHERE id = $1", removal_id)
+                raise OperatorError(
+                    f"all animals removed by {removal_id} have already been restored"
+                    if known
+                    else f"removal {removal_id} was not found in {self._db.environment}"
+                )
             if not found:
                 raise Unchanged(0)
             if is_first:
                 count = f"SELECT count(*) FROM {self._removed} WHERE removal_id = $1"
                 ((left,),) = await tx.execute(count, removal_id)
-                several = msgspec.structs.replace(entry, subject=removal_id, detail=counted(left, "animal"))
-                named = several if left > 1 else _entry_of_removal(removal_id, [found[0][1]], entry)
-                await add_entries(tx, self._db.schema, named)
+                several = by.entry("restore animal", removal_id, counted(left, "animal"))
+                one = removal_entry(by, "restore animal", removal_id, [found[0][1]])
+                await add_entries(tx, self._db.schema, several if left > 1 else one)
             await self._restore(tx, [pet.id for _, pet in found])
             return len(found)
 
@@ -173,16 +205,3 @@ class Removals:
             f"SELECT removal_id, {columns} FROM {self._removed} WHERE {which} {self._db.for_update}", *values
         )
         return [(removal_id, Pet(*pet)) for removal_id, *pet in rows]
-
-
-def _entry_of_removal(removal_id: str, pets: Sequence[Pet], entry: AuditEntry) -> AuditEntry:
-    """Returns the audit entry for animals that are removed or restored together.
-
-    The entry's subject is the removal's id. For a single animal, the subject is the animal's id, so that the entry
-    appears in the animal's history.
-    """
-    if len(pets) == 1:
-        one = entry_of(pets[0], entry)
-        return msgspec.structs.replace(one, detail=f"{one.detail}, {removal_id}")
-    ids = ", ".join(str(pet.id) for pet in pets[:IDS_MAX]) + (" …" if len(pets) > IDS_MAX else "")
-    return msgspec.structs.replace(entry, subject=removal_id, detail=f"{counted(len(pets), 'animal')}: {ids}")

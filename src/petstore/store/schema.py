@@ -47,6 +47,7 @@ PETS = Table("pets", (*PET_FIELDS, "edited", "added_by", "added_at"), ("id",))
 REMOVALS = Table("removals", ("id", "at", "actor"), ("id",))
 REMOVED_PETS = Table("removed_pets", (*PETS.columns, "removal_id"), ("id",))
 KEYS = Table("keys", KEY_FIELDS, ("id",))
+SECRETS = Table("secrets", ("digest", "key_id", "number", "expires"), ("digest",))
 IDEMPOTENCY = Table(
     "idempotency", ("key_id", "token", "body_digest", "pet_id", *NEW_PET_FIELDS, "created"), ("key_id", "token")
 )
@@ -76,7 +77,7 @@ TABLES = (
     REMOVALS,
     REMOVED_PETS,
     KEYS,
-    Table("secrets", ("digest", "key_id", "expires"), ("digest",)),
+    SECRETS,
     IDEMPOTENCY,
     IMPORTS,
     IMPORT_CHUNKS,

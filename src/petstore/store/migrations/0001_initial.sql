@@ -68,13 +68,14 @@ CREATE TABLE keys (
 CREATE INDEX keys_by_age ON keys (created, id);
 CREATE INDEX keys_by_expiry ON keys (expires) WHERE expires IS NOT NULL;
 
--- SHA-256 hashes of the keys' secrets. A key has one secret, or several during the overlap of a rotation.
+-- SHA-256 hashes of the keys' secrets. Each rotation adds one. `number` counts a key's secrets from 1.
 CREATE TABLE secrets (
     digest  {bytes} PRIMARY KEY,
     key_id  {key}   NOT NULL REFERENCES keys (id),
-    expires {real}
+    number  int     NOT NULL,
+    expires {real}, -- NULL for the newest secret
+    UNIQUE (key_id, number)
 ){clustered};
-CREATE INDEX secrets_by_key ON secrets (key_id);
 
 -- Idempotency keys of create requests. Each record is written in the same transaction as its animal, so a retry that
 -- finds no record can safely add the animal.

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from petstore.admin.key_status import AfterBan, after_ban
 from petstore.keys import ApiKey, new_key
+from petstore.maintenance.bans import AfterBan, after_ban
 from petstore.plans import Limits
 from petstore.rate_limits import SECOND, Window, Windows
 

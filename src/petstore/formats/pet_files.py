@@ -9,9 +9,9 @@ from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
-from petstore.admin.pet_rows import Reading, Row, csv_rows, json_rows, jsonl_rows, quoted
-from petstore.admin.pet_texts import COLUMNS, ORIGIN_COLUMNS
 from petstore.errors import OperatorError
+from petstore.formats.pet_rows import Reading, Row, csv_rows, json_rows, jsonl_rows, quoted
+from petstore.formats.pet_texts import COLUMNS, ORIGIN_COLUMNS
 from petstore.pets import NewPet, Origin, Page
 
 BATCH = 2_000  # rows read at a time

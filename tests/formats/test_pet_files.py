@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from petstore.admin.pet_files import EXPORTED, Format, PetFile, write_pets
-from petstore.admin.pet_texts import COLUMNS
 from petstore.errors import OperatorError
+from petstore.formats.pet_files import EXPORTED, Format, PetFile, write_pets
+from petstore.formats.pet_texts import COLUMNS
 from petstore.pets import NewPet, Page, Pet
-from tests.admin.pet_members import FIRST, LEAST, SECOND, changed, with_id
+from tests.pet_members import FIRST, LEAST, SECOND, changed, with_id
 
 ANIMALS = [FIRST, SECOND, LEAST]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from petstore.admin.json_array import ELEMENT_MAX, NotAnArray, array_elements
+from petstore.formats.json_array import ELEMENT_MAX, NotAnArray, array_elements
 
 TEXTS = some.text(some.sampled_from('a"\\\\/[]{},: \n\téß🐕\u2028'), max_size=8)
 VALUES = some.recursive(

@@ -8,17 +8,18 @@ import io
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from petstore.admin import Admin
-from petstore.admin.pet_files import PetFile, format_of
-from petstore.admin.pet_texts import IMPORTED
+from petstore.audit import Actor
 from petstore.errors import STATUS_OF_CODE
+from petstore.formats.pet_files import PetFile, format_of
+from petstore.formats.pet_texts import IMPORTED
 from petstore.gate import Gate
-from petstore.keys import Environment, KeyChanges
+from petstore.keys import Environment, KeyChanges, mint, new_key
 from petstore.operations import OPERATIONS, OperationName, deprecated_operations
 from petstore.operators import DEMO_ACTOR
 from petstore.pets import NewPet, PetChanges, PetQuery, PetStatus
@@ -128,14 +129,10 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
     secrets_made: dict[Environment, str] = {}
     keys = _keys()
     for environment, store in stores.items():
-
-        def admin(days_ago: float, actor: str = OPERATOR, store: Store = store) -> Admin:
-            return Admin(store, gate, actor, lambda: now - days_ago * DAY)
-
-        # Perform actions chronologically, because the audit log lists entries in the order in which they are written.
-        ids = await _add_keys(admin, keys)
-        await _add_animals(admin, ANIMALS[environment])
-        await admin(0.3).keys.suspend(ids["Price comparison"])
+        # Perform acts chronologically, because the audit log lists entries in the order in which they are written.
+        ids = await _add_keys(store, keys, now)
+        await _add_animals(store, ANIMALS[environment], now)
+        await store.keys.suspend(ids["Price comparison"], _by(now, 0.3))
         share = ANIMALS[environment] / ANIMALS["live"]
         callers = {ids[key.name]: key for key in keys}
         rows = [row for start, seconds in _intervals(now) for row in _usage(start, seconds, callers, share, now)]
@@ -143,24 +140,33 @@ async def fill(stores: Mapping[Environment, Store], gate: Gate, now: float) -> d
         await store.usage.add(rows, {row.key_id: float(row.start) for row in rows}, anonymous)
         await gate.put_windows(_windows(rows, SPANS["day"].since(now)))
         await store.usage.add_errors([_error(row, environment) for row in rows if row.measure in CODES])
-        _, secrets_made[environment] = await admin(0, DEMO_ACTOR).keys.create("free", name="first key")
+        secret = secrets_made[environment] = mint(environment)
+        first = new_key(environment, "free", now=now, name="first key")
+        await store.keys.create(first, secret, Actor(DEMO_ACTOR, now))
     return secrets_made
 
 
-async def _add_keys(admin: Callable[[float], Admin], keys: Iterable[_Key]) -> dict[str, str]:
+def _by(now: float, days_ago: float) -> Actor:
+    return Actor(OPERATOR, now - days_ago * DAY)
+
+
+async def _add_keys(store: Store, keys: Iterable[_Key], now: float) -> dict[str, str]:
     """Adds the keys and returns a mapping of names to ids."""
     ids = {}
     for key in keys:
         limits = Limits(5_000, 1_000_000) if key.plan == "enterprise" else None
-        made, _ = await admin(key.age).keys.create(key.plan, name=key.name, limits=limits, life=key.life)
+        by = _by(now, key.age)
+        expires = by.at + key.life if key.life else None
+        made = new_key(store.environment, key.plan, now=by.at, name=key.name, limits=limits, expires=expires)
+        await store.keys.create(made, mint(store.environment), by)
         ids[key.name] = made.id
-    await admin(31).keys.update(ids["Harbour Vets"], KeyChanges(plan="pro"))
-    await admin(30).keys.revoke(ids["Contractor"])
-    await admin(29).keys.rotate(ids["Pet finder app"], float(DAY))
+    await store.keys.update(ids["Harbour Vets"], KeyChanges(plan="pro"), _by(now, 31))
+    await store.keys.revoke(ids["Contractor"], _by(now, 30))
+    await store.keys.rotate(ids["Pet finder app"], mint(store.environment), 1, float(DAY), _by(now, 29))
     return ids
 
 
-async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
+async def _add_animals(store: Store, count: int, now: float) -> None:
     def file(name: str, first: int, end: int) -> PetFile:
         animals = [_animal(number, count) for number in range(first, end)]
         content = io.StringIO()
@@ -173,12 +179,13 @@ async def _add_animals(admin: Callable[[float], Admin], count: int) -> None:
     share = count // len(FILES)
     for number, name in enumerate(FILES):
         animals = file(name, number * share, (number + 1) * share)
-        operator, checked = admin(28 - 13 * number), await animals.check()
-        await operator.imports.add_pets(await operator.imports.begin(name, checked), animals, checked)
-    biscuit = await admin(1.6).pets.add(NewPet("Biscuit", 1))
-    await admin(1.5).pets.update(biscuit.id, PetChanges(name="Biscuit the Brave"))
-    await admin(1.2).pets.set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold")
-    await admin(0.9).pets.remove([biscuit.id - 4])
+        by, checked = _by(now, 28 - 13 * number), await animals.check()
+        begun = await store.imports.begin(name, checked.sha256, checked.animals, by)
+        await store.imports.add_pets(begun, partial(animals.batches, checked), partial(float, by.at))
+    biscuit = await store.pets.add_by_hand(NewPet("Biscuit", 1), _by(now, 1.6))
+    await store.pets.update(biscuit.id, PetChanges(name="Biscuit the Brave"), _by(now, 1.5))
+    await store.pets.set_status([biscuit.id - 1, biscuit.id - 2, biscuit.id - 3], "sold", _by(now, 1.2))
+    await store.removals.remove([biscuit.id - 4], _by(now, 0.9))
 
 
 def _animal(number: int, count: int) -> NewPet:

@@ -1,17 +1,16 @@
 """Determines the current status of keys from the store and the gate."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from petstore.errors import Unavailable
-from petstore.gate import Ban, Gate, bans_in_force
+from petstore.gate import Gate, bans_in_force
 from petstore.keys import ApiKey, KeyQuery, KeySort
 from petstore.pets import INT64_MAX
 from petstore.plans import Plan
-from petstore.rate_limits import ADMITTED, SECOND, BanPolicy, Window, Windows, admit, lifted, used
+from petstore.rate_limits import SECOND, used
 from petstore.store import Store
-from petstore.wording import when
 
 BATCH = 1_000  # maximum number of keys per call to the gate
 
@@ -29,22 +28,6 @@ class KeyStatus(NamedTuple):
     banned_until: float | None
     minute_used: int
     day_used: int
-
-
-class AfterBan(NamedTuple):
-    """Whether a key's next request will be admitted after its ban is lifted and, if not, why not."""
-
-    state: KeyState
-    used_up: Window | None  # the window whose limit is used up, if any
-    admitted_from: int  # Unix seconds
-
-    def __str__(self) -> str:
-        if self.state != "active":
-            return f"The key is {self.state}, so its requests are still refused."
-        if self.used_up is None:
-            return "The next request will be admitted."
-        again = f"Requests will be admitted again from {when(self.admitted_from)}."
-        return f"The per-{self.used_up} limit is used up. {again}"
 
 
 # The sort function for each order. Python's sort is stable, so API keys that compare equal stay sorted newest first.
@@ -75,26 +58,6 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
         (status,) = await statuses(gate, [key], now)
         return status
     return None
-
-
-def after_ban(key: ApiKey, windows: Windows, now: float) -> AfterBan:
-    """Returns whether a key's next request will be admitted once the ban in `windows` is lifted."""
-    _, decision = admit(lifted(windows), key.limits, BanPolicy(), int(now * SECOND))
-    if decision.outcome is ADMITTED:
-        return AfterBan(key.state(now), None, int(now))
-    return AfterBan(key.state(now), decision.window, -(-decision.reset // SECOND))
-
-
-async def bans_with_keys(stores: Iterable[Store], gate: Gate, now: float) -> list[tuple[Ban, ApiKey | None]]:
-    """Returns the active bans with their keys, starting with the ban that ends last. Raises Unavailable.
-
-    If a key no longer exists, for example after a restore, its ban is paired with None.
-    """
-    bans = await bans_in_force(gate, now)
-    keys: dict[str, ApiKey] = {}
-    for store in stores:
-        keys |= await store.keys.by_id([ban.key_id for ban in bans])
-    return [(ban, keys.get(ban.key_id)) for ban in sorted(bans, key=lambda ban: ban.until, reverse=True)]
 
 
 def in_state(query: KeyQuery, state: KeyState | None, banned: Sequence[str]) -> KeyQuery:

@@ -15,9 +15,9 @@ from typing import IO, Any
 
 import msgspec
 
-from petstore.admin.json_array import NotAnArray, array_elements
-from petstore.admin.pet_texts import IMPORTED, members_of_texts, pet_of_texts
 from petstore.errors import InvalidBody, OperatorError
+from petstore.formats.json_array import NotAnArray, array_elements
+from petstore.formats.pet_texts import IMPORTED, members_of_texts, pet_of_texts
 from petstore.pets import STATUSES, NewPet, faults_of, parse_new_pet
 from petstore.wording import printable
 

@@ -18,7 +18,7 @@ def two_values(member: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
     try:
         first, second = (msgspec.convert(value, member.type) for value in values[:2])
     except ValueError:  # too few values, or one that the type does not allow (msgspec raises a ValueError)
-        raise LookupError(f"give a value for {member.encode_name} in tests/admin/pet_members.py") from None
+        raise LookupError(f"give a value for {member.encode_name} in tests/pet_members.py") from None
     return first, second
 
 

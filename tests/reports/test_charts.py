@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from petstore.admin.charts import bars_of
 from petstore.cli.usage import sparkline
 from petstore.errors import OperatorError
 from petstore.operators import could_be_token, mint_token, new_operator
+from petstore.reports.charts import bars_of
 from petstore.store.schema import spellings
 from petstore.usage import SPANS, Measure
 

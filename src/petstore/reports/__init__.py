@@ -1,0 +1,1 @@
+"""Reports for operators: bills, charts and the status of keys."""
