@@ -121,7 +121,7 @@ def next_cursor(response: Response) -> str | None:
     The rest of the link is ignored, so that a forged link cannot make the client send its key to another address.
     Raises msgspec.ValidationError if the link contains no cursor.
     """
-    for target, parameters in re.findall(r"<([^>]*)>([^<]*)", response.headers.get("link", "")):
+    for target, parameters in re.findall(r"<([^<>]*)>([^<]*)", response.headers.get("link", "")):
         relation = re.search(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', parameters, re.IGNORECASE)
         if relation and "next" in (relation[1] or relation[2]).lower().split():
             cursors = parse_qs(str(target).partition("?")[2]).get("cursor")
