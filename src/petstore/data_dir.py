@@ -43,7 +43,7 @@ METRICS = "metrics"  # the workers' metrics (observability/multiprocess.py)
 # Matches the files and directories that Petstore creates here. Petstore never touches any others.
 _OWN_NAME = re.compile(
     r"(live\.db|staging\.db|gate\.mdb|gate-outage\.mdb)(-.*|\.damaged-.*)?|lock|last-backup|metrics|restore(\.part)?"
-    r"|replaced-.*|service-address|console-address"
+    r"|replaced-.*|service-address|console-address|\.petstore-.*\.part"
 ).fullmatch
 
 

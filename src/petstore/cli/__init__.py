@@ -144,10 +144,13 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 def _prepare_streams() -> None:
     """Replaces closed output streams with /dev/null, and sets open ones to escape unencodable characters."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # gets descriptor 0, the lowest one that is free, so that no socket gets it
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, _null())
+            setattr(sys, name, null := _null())
+            os.set_inheritable(null.fileno(), True)  # for the workers of the service
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
