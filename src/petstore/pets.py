@@ -251,7 +251,8 @@ def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     return new_pet(value, repeated.names, unknown_fault)
 
 
-_CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"|(NaN|-?Infinity)', re.DOTALL).finditer
+# In both patterns, the closing quote is optional. Otherwise, an unterminated string would take exponential time.
+_CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"?|(NaN|-?Infinity)', re.DOTALL).finditer
 
 
 class _NotANumber(Exception):
@@ -263,7 +264,6 @@ def _place(before: str) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-# The closing quote is optional, because an unterminated string would otherwise take quadratic time to match.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))
