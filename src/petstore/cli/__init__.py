@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import os
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -84,6 +85,8 @@ def main() -> None:
     """Runs a command. On an error that the operator can correct, prints one line and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
+    # A core dump would contain secrets. Worker processes inherit this limit.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
