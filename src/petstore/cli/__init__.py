@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from petstore import __version__
 from petstore.data_dir import UMASK
 from petstore.errors import PetstoreError
+from petstore.job_control import defer_stops
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
@@ -87,6 +88,7 @@ def main() -> None:
     os.umask(UMASK)
     # A core dump would contain secrets. Worker processes inherit this limit.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    defer_stops()
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
