@@ -9,18 +9,25 @@ tried=${address%/*}/petstore_dump_test${STORE#"$address"}  # with the same param
 keep=${2:-14}
 file=$1/petstore-$(date -u +%Y%m%dT%H%M%SZ).dump
 
-umask 077
-pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$STORE"
+fail() { echo "petstore-dump: $1" >&2; exit 1; }
 ask() { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1" "$tried"; }
+dumps() { ls -1 "$1" | grep -x "petstore-[0-9]\{8\}T[0-9]\{6\}Z\.dump$2"; }
+
+umask 077
+# One dump at a time. The lock ends with this process.
+exec 9< "$1"
+flock --timeout 60 9 || fail "another dump or backup to $1 is still running; find its process with fuser -v $1"
+dumps "$1" '\.part' | while read -r remains; do rm -- "$1/$remains"; done  # of dumps that failed
 # Before dropping anything, make sure that this is not the service's database.
-[ "$(ask 'SELECT current_database()')" = petstore_dump_test ] || {
-  echo "petstore-dump: the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, optionally with ?PARAMETERS" >&2
-  exit 1
-}
+found=$(ask 'SELECT current_database()') ||
+  fail "cannot use the database petstore_dump_test. To create it: CREATE DATABASE petstore_dump_test OWNER petstore"
+[ "$found" = petstore_dump_test ] ||
+  fail "the URL in PETSTORE_STORE must be postgresql://USER@HOST/DATABASE, optionally with ?PARAMETERS"
+pg_dump --format=custom --schema='petstore_*' --file="$file.part" "$STORE"
 # Do not use pg_restore --clean, because it fails if an earlier version of Petstore left other tables behind.
 ask 'DROP SCHEMA IF EXISTS petstore_live, petstore_staging CASCADE'
 pg_restore --no-owner --single-transaction --dbname="$tried" "$file.part"
-[ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || { echo "petstore-dump: the restored dump has no keys" >&2; exit 1; }
+[ "$(ask 'SELECT count(*) FROM petstore_live.keys')" -gt 0 ] || fail "the restored dump has no keys"
 # Rename the dump and remove the oldest ones only after the restore has succeeded. Do not touch files with other names.
 mv "$file.part" "$file"
-ls -1 "$1" | grep -x 'petstore-[0-9]\{8\}T[0-9]\{6\}Z\.dump' | head -n "-$keep" | while read -r old; do rm -- "$1/$old"; done
+dumps "$1" '' | head -n "-$keep" | while read -r old; do rm -- "$1/$old"; done

@@ -55,11 +55,11 @@ def program(*names: OperationName) -> list[str]:
 
 
 def main() -> None:
-    _install(table(*filter(None, sys.argv[1].split(","))))
-    from petstore.cli import main as petstore  # only now, so that the modules that it imports use the new table
+    _, names, *words = sys.argv
+    _install(table(*filter(None, names.split(","))))
+    from harness.programs import run  # only now, so that the modules that it imports use the new table
 
-    sys.argv = ["petstore", *sys.argv[2:]]
-    petstore()
+    run(["harness.deprecations", names], words)
 
 
 if __name__ == "__main__":

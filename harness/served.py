@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,9 +31,10 @@ class Served(Server):
 
     def start(self, *, wait: bool = True, log: int | None = None) -> "Served":
         """Starts the service. `log` is a file descriptor that replaces the log file."""
-        command = [*PETSTORE, "serve", "--data", str(self.data), "--port", str(self.port),
+        command = [sys.executable, "-m", *self.program, "serve", "--data", str(self.data), "--port", str(self.port),
                    "--workers", str(self.workers), *self.options]  # fmt: skip
         with self.output.open("wb") as out, self.log.open("ab") as file:
+            self.log_start = file.tell()
             self.process = subprocess.Popen(
                 command, stdout=out, stderr=log or file, env=self.variables, start_new_session=True
             )

@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import httpx
-
 from harness.backends import Postgres, Redis, free_port, shared
 from harness.processes import Running, launched
 from harness.stores import BY, imported
@@ -67,6 +65,7 @@ class Server:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.clock_file = data.parent / f"{data.name}.clock"
         self.log = data.parent / f"{data.name}.log"
+        self.log_start = 0  # the position in the log at which the current run begins
         self.program = ["petstore"]  # the module to run, and its first arguments
         self.process: Running | None = None
         self._stock: dict[Environment, list[Key]] = {"live": [], "staging": []}
@@ -85,23 +84,20 @@ class Server:
     def start(self, *, wait: bool = True) -> "Server":
         words = [*self.program, "serve", "--port", str(self.port), "--workers", str(self.workers),
                  "--clock-file", str(self.clock_file), *self.options]  # fmt: skip
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0
         self.process = launched(words, self.where, self.log)
         if wait:
             self.wait_until_ready()
         return self
 
     def wait_until_ready(self) -> float:
-        """Waits until /readyz returns 200 and every worker accepts connections. Returns the seconds it took."""
-        several = self.host == "own" and self.workers > 1
+        """Waits until the log says that the service has started. Returns the seconds it took."""
         began = time.monotonic()
         while time.monotonic() - began < READY_WITHIN:
             if self.process is not None and self.process.poll() is not None:
                 break
-            if takes_connections(self.port):  # checked first, because creating many HTTP clients takes time
-                with contextlib.suppress(httpx.TransportError):
-                    answer = httpx.get(self.origin + "/readyz", timeout=10, verify=False)
-                    if answer.status_code == 200 and (not several or _listening(self.port) >= self.workers):
-                        return time.monotonic() - began
+            if b'"event":"started"' in self.log.read_bytes()[self.log_start :]:
+                return time.monotonic() - began
             time.sleep(0.01)  # polls for at most READY_WITHIN
         raise AssertionError(f"the server is not ready. Its log:\n{self.log.read_text()[-2000:]}")
 
@@ -268,12 +264,6 @@ def serving(
 def takes_connections(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _listening(port: int) -> int:
-    """Returns how many sockets listen on a port. Each worker has one."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def raw(port: int, data: bytes, seconds: float = 20.0) -> bytes:

@@ -1,21 +1,27 @@
-"""`petstore` with a planted fault: the first worker that lists animals never updates the pages in its cache."""
+"""`python -m harness.stale_worker FILE command …`: runs petstore with a planted fault.
 
-import multiprocessing
-import os
+The first worker that lists animals never updates the pages in its cache. It creates FILE.
+"""
 
-from petstore.cli import main
+import sys
+from functools import cache
+from pathlib import Path
+
+from harness.programs import run
 from petstore.gate import CatalogueVersion
 from petstore.web.page_cache import PageCache, Rendered
 from petstore.web.requests import ListQuery
 
-_stale = multiprocessing.Value("i", 0)  # the process id of the stale worker, shared by all forked workers
 _get, _put = PageCache.get, PageCache.put
 
 
+@cache
 def _is_stale() -> bool:
-    with _stale.get_lock():
-        _stale.value = _stale.value or os.getpid()
-    return bool(_stale.value == os.getpid())
+    try:
+        Path(sys.argv[1]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _kept(cache: PageCache, version: CatalogueVersion) -> CatalogueVersion:
@@ -33,4 +39,4 @@ def put(self: PageCache, query: ListQuery, rendered: Rendered, version: Catalogu
 
 if __name__ == "__main__":
     PageCache.get, PageCache.put = get, put  # type: ignore[method-assign]
-    main()
+    run(["harness.stale_worker", sys.argv[1]], sys.argv[2:])

@@ -62,6 +62,8 @@ def main() -> int:
         "upgrades",
         "imported",
         "import-kills",
+        "creates",
+        "outages",
     ):
         parser.add_argument(f"--{option}", type=float, metavar="N", help="override the scale's value")
     chosen = parser.parse_args()

@@ -25,6 +25,8 @@ class Scale(NamedTuple):
     upgrades: int = 1  # of each kind, on each pair of backends
     imported: int = 6_000  # animals in the file
     import_kills: int = 2  # on each pair of backends
+    creates: int = 300  # by the Python client, gathered and one after another
+    outages: int = 3  # during them
     plant: bool = False  # plant a fault that the proof must find, because a proof that cannot fail is worthless
 
     @property
@@ -50,17 +52,19 @@ FULL = Scale(
     upgrades=20,
     imported=300_000,
     import_kills=10,
+    creates=5_000,
+    outages=12,
 )
 
 # In the order in which they run, fastest first.
 ATTACKS = tuple(
     f"attacks.{name}"
     for name in ("targets", "fields", "chunks", "connections", "heads", "unread", "trailers", "memory", "minted_keys",
-                 "backups", "metrics", "files", "links", "identities", "console", "uploads", "lockout")
+                 "backups", "metrics", "files", "links", "identities", "console", "uploads", "lockout", "proxies")
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "imports", "reloads", "upgrades", "soak",
+    "usage_kills", "outage", "imports", "reloads", "upgrades", "soak",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.programs import run
 from petstore import data_dir
 from petstore.keys import ApiKey
 from petstore.maintenance import archive
@@ -219,13 +220,11 @@ def _replace(owner: object, name: str, value: Any) -> None:
 
 
 def main() -> None:
-    from petstore.cli import main as petstore
-
-    for word in sys.argv[1].split(","):
+    _, alterations, *words = sys.argv
+    for word in alterations.split(","):
         name, _, value = word.partition("=")
         ALTERATIONS[name](value)
-    sys.argv = ["petstore", *sys.argv[2:]]
-    petstore()
+    run(program(alterations), words)
 
 
 if __name__ == "__main__":

@@ -173,6 +173,11 @@ def open_gate_for(settings: Settings) -> Gate:
     return open_gate(settings.gate, settings.data, policy)
 
 
+def without_fallback(settings: Settings) -> Settings:
+    """Returns the settings without the gate's fallback, which would hide a Redis outage and create a file."""
+    return msgspec.structs.replace(settings, gate_outage="refuse")
+
+
 def open_stores_for(
     settings: Settings,
     gate: Gate | None,

@@ -1,41 +1,38 @@
-"""The composition root: creates the backends, the application and the server, and runs them in worker processes."""
+"""The composition root: creates the backends, the application and the server. Runs the main process and the console."""
 
 import asyncio
 import contextlib
 import gc
-import hashlib
-import logging
 import math
-import os
 import resource
 import shutil
-import ssl
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from petstore import __version__
-from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean
+from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean, open_gate_for, without_fallback
 from petstore.data_dir import LAST_BACKUP, METRICS, shared_lock
 from petstore.errors import MissingPackage, OperatorError, Unavailable
 from petstore.gate import GATE_FILE, bucket_of
-from petstore.keys import ENVIRONMENTS
+from petstore.keys import ENVIRONMENTS, Environment
 from petstore.maintenance.certificate import served_expiry
 from petstore.observability import metrics
-from petstore.observability.logs import bugs_logged, event
+from petstore.observability.logs import bugs_logged
 from petstore.observability.monitoring import Monitoring
 from petstore.server.asgi_bridge import AsgiBridge
 from petstore.server.http_server import Application, HttpServer
-from petstore.server.reload_variables import Handover, running_digests
-from petstore.server.serving import serve_connections
-from petstore.server.sockets import Sockets, open_sockets
+from petstore.server.serving import Ending, serve_connections
+from petstore.server.sockets import open_sockets, worker_sockets
 from petstore.server.tls import tls_context
 from petstore.server.workers import Supervisor
-from petstore.settings import Settings
+from petstore.settings import Settings, without_password
+from petstore.store import Store
+from petstore.store.schema import COUNTERS
 from petstore.web.app import App
 from petstore.web.client_address import is_in, networks
-from petstore.web.requests import FIELDS
 
 FLUSH_EVERY = 5  # seconds between writes of usage to the store
 ERRORS_EVERY = 2  # seconds between writes of recent errors; operators should see them within five seconds
@@ -48,16 +45,27 @@ DESCRIPTORS_RESERVED = 128  # file descriptors reserved for files, backends and 
 class Service:
     """One worker: the app, its backends, and the periodic tasks."""
 
-    def __init__(self, settings: Settings, certificate_expires: float | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._certificate_expires = certificate_expires
         self._clock = clock_of(settings)
 
-    async def start(self) -> App:
+    async def start(self, running: Settings | None = None) -> App:
+        """Opens the backends and starts the periodic tasks. Waits until the schema is up to date.
+
+        `running` are the settings of workers that already serve requests, if there are any. The store must respond
+        unless they use it too. The gate must respond only if they use another one. Raises PetstoreError if a backend
+        does not respond or cannot be used, or if the certificate is not valid.
+        """
+        self.tls = tls_context(self._settings.tls_cert, self._settings.tls_key)
         self._monitoring = Monitoring(self._settings.data / METRICS, partial(measure_node, self._settings))
-        if self._certificate_expires is not None:
-            metrics.CERTIFICATE_EXPIRY.set(self._certificate_expires)
+        if self.tls is not None and self._settings.tls_cert is not None:
+            with contextlib.suppress(OperatorError):  # the file was replaced at this moment
+                metrics.CERTIFICATE_EXPIRY.set(served_expiry(self.tls, self._settings.tls_cert, expired_too=True))
+        if running is not None and self._settings.gate != running.gate:
+            await _check_gate(self._settings)
         self._backends = Backends(self._settings, serving=True)
+        required = running is None or self._settings.store != running.store
+        await _wait_for_stores(self._backends.stores, self._settings, required=required)
         self.app = App(self._settings, self._backends.stores, self._backends.gate, self._clock, self._scrape)
         # The first flush covers all keys, because workers that were killed may have left admissions unwritten.
         self._flushing = asyncio.create_task(self._flush_usage(of_all=True))
@@ -90,15 +98,11 @@ class Service:
 
     async def _run_housekeeping(self) -> None:
         """Runs the periodic tasks once a second. A bug in one task is logged and does not stop the others."""
-        parent = os.getppid()
         tick = 0
         while True:
             due = time.perf_counter() + 1
             await asyncio.sleep(1)
             tick += 1
-            if os.getppid() != parent:  # an orphaned worker would hold the port forever
-                event(logging.ERROR, "supervisor gone")
-                os._exit(1)
             now = time.perf_counter()
             with bugs_logged():
                 self.app.publish(now)
@@ -155,82 +159,55 @@ def measure_node(settings: Settings) -> None:
             metrics.GATE_BYTES.set((settings.data / GATE_FILE).stat().st_size)
 
 
+async def _wait_for_stores(stores: Mapping[Environment, Store], settings: Settings, *, required: bool) -> None:
+    """Waits until the schema is up to date. There is no timeout, because an interrupted migration has to start over.
+
+    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Raises Unavailable or
+    OperatorError if a required store does not respond.
+    """
+    try:
+        for store in stores.values():
+            await store.transfer.rows(COUNTERS, None, 1)  # this query has no timeout, unlike those that serve requests
+            await store.database.ping()
+        await check_copied(stores)
+    except Unavailable as error:
+        if required and settings.store is not None:
+            raise OperatorError(f"--store {without_password(settings.store)} does not respond: {error}") from error
+        if required:
+            raise
+
+
+async def _check_gate(settings: Settings) -> None:
+    """Raises OperatorError if the Redis that the settings name does not respond."""
+    if settings.gate is None:
+        return
+    gate = open_gate_for(without_fallback(settings))
+    try:
+        await gate.keys_version("live")
+    except Unavailable as error:
+        raise OperatorError(f"--gate {without_password(settings.gate)} does not respond: {error}") from error
+    finally:
+        await gate.close()
+
+
 # Serving
 
 
-def serve(settings: Settings) -> None:
-    """Runs the service until a signal stops it. Raises OperatorError."""
-    with shared_lock(settings.data):  # keep the lock even when no worker is running
-        # Load the certificate before forking, because its file may have changed by the time a worker is replaced.
-        tls = tls_context(settings.tls_cert, settings.tls_key)
-        work = partial(_work, settings, tls, _expiry_of(settings, tls))
-        digests = _digests_of(settings)
-        # Do this last, because it clears the variable that keep_previous_workers reads if anything above fails.
-        predecessor = Handover.from_environment()
-        code = Supervisor(settings.host, settings.port, settings.workers, work, predecessor, digests).run()
-    mark_gate_clean(settings)
+def serve(settings: Settings, reread: Callable[[], Settings], greet: Callable[[], Awaitable[None]]) -> None:
+    """Runs the main process until a signal stops it. Raises OperatorError if the workers cannot start.
+
+    Calls `greet` when the workers have started. A reload calls `reread`, which rereads the files that contain URLs and
+    raises OperatorError if they are not valid.
+    """
+    sockets = worker_sockets(settings.host, settings.port, settings.workers)
+    supervisor = Supervisor(sockets, settings.workers, settings, reread)
+    try:
+        with shared_lock(settings.data):  # keep the lock even when no worker is running
+            code = asyncio.run(supervisor.run(greet))
+    finally:
+        mark_gate_clean(settings)
     if code:
         sys.exit(code)
-
-
-def keep_previous_workers(error: Exception) -> None:
-    """Handles a reload that fails after its `exec`, for example because a file has changed since the trial start.
-
-    Starts workers that immediately fail with the error, so that the supervisor abandons the reload and keeps the
-    previous workers. Raises the error if this is not a reload.
-    """
-    predecessor = Handover.from_environment()
-    if predecessor is None:
-        raise error
-
-    def fail(*_: object) -> None:
-        raise error
-
-    code = Supervisor("", 0, max(len(predecessor.workers), len(predecessor.sockets)), fail, predecessor).run()
-    if code:
-        sys.exit(code)
-
-
-def new_backends(settings: Settings) -> list[str]:
-    """Returns the names of the backends (`store`, `gate`) whose URLs differ from those of the running service.
-
-    Used only during a trial start.
-    """
-    running = running_digests()
-    return [name for name, digest in _digests_of(settings).items() if running.get(name, digest) != digest]
-
-
-def _digests_of(settings: Settings) -> dict[str, str]:
-    urls = {"store": settings.store, "gate": settings.gate}
-    return {name: hashlib.sha256((url or "").encode()).hexdigest() for name, url in urls.items()}
-
-
-def _expiry_of(settings: Settings, tls: ssl.SSLContext | None) -> float | None:
-    """Returns the time when the certificate in use expires, or None if TLS is off or the file was just replaced."""
-    if tls is not None and settings.tls_cert is not None:
-        with contextlib.suppress(OperatorError):
-            return served_expiry(tls, settings.tls_cert, expired_too=True)
-    return None
-
-
-def _work(
-    settings: Settings,
-    tls: ssl.SSLContext | None,
-    certificate_expires: float | None,
-    own: Sockets,
-    others: Sockets,
-    ready: Callable[[], None],
-) -> None:
-    """Runs one worker process."""
-    import uvloop
-
-    async def run() -> None:
-        service = Service(settings, certificate_expires)
-        app = await service.start()
-        await serve_connections(http_server(settings, app, FIELDS), own, tls, ready, others, app.end_delays)
-        await service.stop()
-
-    uvloop.run(run())
 
 
 def http_server(settings: Settings, app: Application, fields: frozenset[str] | None) -> HttpServer:
@@ -281,8 +258,10 @@ def serve_console(settings: Settings, service_url: str, greet: Callable[[str], N
             await check_copied(backends.stores)
             scheme = "https" if tls else "http"
             app = AsgiBridge(console.app, scheme=scheme, host=settings.host, port=settings.port)
-            server = http_server(settings, app, None)
-            await serve_connections(server, sockets, tls, lambda: greet(console.sign_in_url))
+            server, ending = http_server(settings, app, None), Ending()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, ending.stop.set)
+            await serve_connections(server, sockets, tls, lambda: greet(console.sign_in_url), ending)
 
     try:
         uvloop.run(run())

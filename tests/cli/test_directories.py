@@ -10,7 +10,7 @@ import pytest
 from harness.backends import free_port
 from harness.commands import Commands, Processes
 from harness.served import wait_for
-from harness.servers import PETSTORE, Server, takes_connections
+from harness.servers import PETSTORE, Server, started, takes_connections
 from tests.cli.samples import SAMPLES, Sample
 
 CREATING = [sample for sample in SAMPLES if sample.access == "create"]
@@ -43,6 +43,14 @@ def test_a_directory_with_other_content_is_refused_and_stays_as_it_is(
         before,
         content,
     )
+
+
+def test_a_file_that_another_first_command_is_writing_does_not_make_the_directory_foreign(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    server.data.mkdir(mode=0o700)
+    (server.data / ".petstore-0123456789abcdef.part").touch(mode=0o600)
+    with started(server):
+        pass
 
 
 def test_a_file_of_another_program_with_our_name_is_refused_and_nothing_else_is_searched(home: Path) -> None:

@@ -25,12 +25,8 @@ from harness.commands import Commands
 from harness.served import SECRET, Served, serve_fails_in_one_line, wait_for
 from harness.servers import PETSTORE, Server, started, takes_connections
 from harness.stores import StorePlace
-from petstore.cli import serve as serve_command
-from petstore.keys import Environment
 from petstore.plans import Limits
-from petstore.settings import Settings
 from petstore.store.postgres.migrations import MIGRATION_LOCK
-from petstore.timeouts import CLIENT
 
 OPENSSL = next((path for path in (Path("/usr/bin/openssl"), Path("/usr/local/bin/openssl")) if path.exists()), None)
 CURL = Path("/usr/bin/curl")
@@ -193,25 +189,23 @@ def test_a_store_that_is_away_is_one_line_and_exit_code_2(tmp_path: Path) -> Non
     serve_fails_in_one_line(["--data", str(tmp_path / "data"), "--port", str(free_port()), "--store", store])
 
 
-def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(
-    place: StorePlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert place.url is not None
-    settings = Settings(data=place.data, store=place.url)
-    monkeypatch.setattr(serve_command, "OPENING_LOGGED_AFTER", 0.1)
+def test_a_start_waits_for_migrations_that_take_longer_than_a_request_waits(place: StorePlace) -> None:
+    server = Served(place.data / "data", "--store", str(place.url), "--show-first-key")
 
-    async def start_while_another_node_migrates() -> dict[Environment, str] | None:
+    async def start_while_another_node_migrates() -> None:
         other = await asyncpg.connect(place.url)
         await other.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
-        starting = asyncio.create_task(serve_command._first_key(settings, create=True))
-        await other.execute(f"SELECT pg_sleep({1.2 * CLIENT.call})")
+        server.start(wait=False)
+        assert await asyncio.to_thread(wait_for, lambda: "store opening" in server.log.read_text())
         await other.close()
-        return await starting
 
-    with caplog.at_level("INFO", "petstore"):
-        secrets = asyncio.run(start_while_another_node_migrates())
-    assert secrets is not None and SECRET.fullmatch(secrets["live"])
-    assert caplog.messages == ["store opening"]
+    try:
+        asyncio.run(start_while_another_node_migrates())
+        server.wait_until_ready()
+        assert wait_for(lambda: SECRET.search(server.printed))
+        assert [entry["event"] for entry in server.events] == ["store opening", "started"]
+    finally:
+        server.stop()
 
 
 def test_first_key_that_cannot_be_printed_is_said_to_be_lost(tmp_path: Path) -> None:
@@ -299,3 +293,29 @@ def test_unfinished_tls_handshakes_count_for_their_address(tmp_path: Path) -> No
         for each in silent:
             each.close()
         own.stop()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{Path(sys.executable).with_name('petstore')} serve",
+        f"{sys.executable} -I -m petstore serve",
+        f"{sys.executable} -P -m petstore serve <&- >&- 2>&-",
+        f"nohup {Path(sys.executable).with_name('petstore')} serve",
+    ],
+    ids=["script", "isolated", "streams closed", "nohup"],
+)
+def test_workers_start_however_the_service_was_started(tmp_path: Path, line: str) -> None:
+    """The working directory contains a module with the name of a package that the service imports."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('imported from the working directory')")
+    port = free_port()
+    service = subprocess.Popen(
+        ["sh", "-c", f"exec {line}"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PETSTORE_DATA": str(tmp_path / "data"), "PETSTORE_PORT": str(port)},
+    )  # fmt: skip
+    try:
+        assert wait_for(lambda: takes_connections(port))
+        assert httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    finally:
+        service.terminate()
+        assert service.wait(30) == 0

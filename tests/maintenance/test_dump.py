@@ -1,5 +1,6 @@
 """The nightly dump of PostgreSQL, as made and tested by deploy/petstore-dump.sh."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -24,12 +25,14 @@ def cluster(tmp_path: Path, postgres: Postgres) -> Commands:
     return petstore
 
 
-def dump(petstore: Commands, postgres: Postgres, directory: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+def dump(
+    petstore: Commands, postgres: Postgres, directory: Path, script: Path = SCRIPT, **more: str
+) -> "subprocess.CompletedProcess[str]":
     """Runs the script with the PostgreSQL programs of the server's version."""
     directory.mkdir(exist_ok=True)
     variables = {"PETSTORE_STORE": str(petstore.server.store), "PATH": f"{postgres.programs}:{os.environ['PATH']}"}
     return subprocess.run(
-        ["/bin/sh", str(SCRIPT), str(directory)], env=os.environ | variables | more, capture_output=True, text=True,
+        ["/bin/sh", str(script), str(directory)], env=os.environ | variables | more, capture_output=True, text=True,
         timeout=60,
     )  # fmt: skip
 
@@ -46,6 +49,7 @@ def recording_programs(postgres: Postgres, directory: Path, log: Path) -> None:
         "cat",
         "date",
         "dirname",
+        "flock",
         "grep",
         "head",
         "ls",
@@ -107,6 +111,50 @@ def test_a_dump_that_cannot_be_restored_fails_and_removes_nothing(
     assert not list((tmp_path / "dumps").glob("*.dump"))
 
 
+def test_repeated_failures_leave_at_most_one_unfinished_dump(
+    cluster: Commands, postgres: Postgres, tmp_path: Path
+) -> None:
+    directory = tmp_path / "dumps"
+    directory.mkdir()
+    kept = {"petstore-20260101T000000Z.dump", "petstore-by-hand.dump.part", "other.part"}
+    for name in (*kept, "petstore-20260101T000001Z.dump.part", "petstore-20260101T000002Z.dump.part"):
+        (directory / name).touch()
+    assert dump(cluster, postgres, directory).returncode != 0  # a database without tables
+    (unfinished,) = {path.name for path in directory.iterdir()} - kept
+    assert unfinished > "petstore-20260102"
+    cluster.json("keys", "create", "--plan", "free")
+    assert dump(cluster, postgres, directory).returncode == 0
+    (finished,) = {path.name for path in directory.iterdir()} - kept
+    assert finished.endswith("Z.dump")
+
+
+def test_a_missing_test_database_is_named(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
+    postgres.execute("DROP DATABASE petstore_dump_test")
+    done = dump(cluster, postgres, tmp_path / "dumps")
+    assert done.returncode == 1 and list((tmp_path / "dumps").iterdir()) == []
+    assert "CREATE DATABASE petstore_dump_test OWNER petstore" in done.stderr
+    assert "PETSTORE_STORE must be" not in done.stderr
+
+
+def test_a_dump_waits_for_another_one_and_then_gives_up(cluster: Commands, postgres: Postgres, tmp_path: Path) -> None:
+    (tmp_path / "deploy").mkdir()
+    script = Path(shutil.copy(SCRIPT, tmp_path / "deploy"))
+    shutil.copy(URLS, tmp_path / "deploy")
+    script.write_text(SCRIPT.read_text().replace("--timeout 60", "--timeout 0.1"))
+    unfinished = tmp_path / "dumps/petstore-20260101T000001Z.dump.part"
+    unfinished.parent.mkdir()
+    unfinished.touch()
+    other = os.open(unfinished.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = dump(cluster, postgres, unfinished.parent, script)
+    finally:
+        os.close(other)
+    assert done.returncode == 1 and "another dump or backup" in done.stderr
+    assert f"fuser -v {unfinished.parent}" in done.stderr
+    assert unfinished.exists()
+
+
 @pytest.mark.parametrize("given", ["in the variable", "in a file", "behind the question mark"])
 def test_no_process_has_the_password_in_its_arguments(
     cluster: Commands, postgres: Postgres, tmp_path: Path, given: str
@@ -125,7 +173,7 @@ def test_no_process_has_the_password_in_its_arguments(
     if given == "in a file":
         file.write_text(f"{cluster.server.store}\n")
         cluster.server.store, variables = "", variables | {"PETSTORE_STORE_FILE": str(file)}
-    done = dump(cluster, postgres, tmp_path / "dumps", **variables)
+    done = dump(cluster, postgres, tmp_path / "dumps", SCRIPT, **variables)
     assert done.returncode == 0, done.stderr
     calls = [line.rpartition("password=") for line in log.read_text().splitlines()]
     assert not [arguments for arguments, _, _ in calls if "s3" in arguments and "cr" in arguments]

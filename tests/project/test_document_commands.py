@@ -76,7 +76,7 @@ RUN_BY = {
 # Commands that no test runs, and why.
 NOT_RUN = {
     r"(?:systemctl|journalctl) ": "needs systemd as the first process of the machine",
-    r"(?:useradd|install|apt|ufw) ": "changes users, packages, the firewall and files of the machine",
+    r"(?:useradd|install|apt|ufw|sed) ": "changes users, packages, the firewall and files of the machine",
     r"\$\{EDITOR:-vi\} ": "a person edits a file",
     r"certbot ": "needs a public name and Let's Encrypt",
     r"(?:set -a; )?\. /": "reads the settings of an installed service",

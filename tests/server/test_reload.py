@@ -1,5 +1,6 @@
-"""`SIGHUP` reloads the program, the certificates and the content of other files without dropping requests."""
+"""`SIGHUP` reloads the code, the certificate and the files that contain URLs, without dropping requests."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -14,13 +15,13 @@ import pytest
 from harness.backends import Postgres, Redis, free_port, running
 from harness.certificates import Certificate, self_signed
 from harness.served import Served, is_running, wait_for
-from harness.servers import PETSTORE, READY_WITHIN, started
+from harness.servers import PETSTORE, READY_WITHIN, Server, started
+from harness.wire import request
 from petstore.plans import Limits
-from petstore.server.worker_process import RETIRE
 from prove.reloads import Load, events, reload, used_by
 
 
-def workers(server: Served) -> set[int]:
+def workers(server: Server) -> set[int]:
     assert server.process is not None
     main = server.process.pid
     return {int(pid) for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split()}
@@ -31,7 +32,7 @@ def over_tls(directory: Path, certificate: Certificate) -> Served:
     return Served(directory / "data", *files, scheme="https")
 
 
-def test_a_reload_replaces_every_worker_and_the_program_itself(tmp_path: Path) -> None:
+def test_a_reload_replaces_every_worker(tmp_path: Path) -> None:
     server = Served(tmp_path / "data", workers=2).start()
     try:
         assert server.process is not None
@@ -42,7 +43,6 @@ def test_a_reload_replaces_every_worker_and_the_program_itself(tmp_path: Path) -
         assert load.failures == [] and used_by(server, key) == load.answered > 0
         assert server.process.pid == pid and wait_for(lambda: not any(map(is_running, before)), 30)
         assert wait_for(lambda: len(workers(server)) == 2)
-        assert b"PETSTORE_TRIAL" not in Path(f"/proc/{pid}/environ").read_bytes()
     finally:
         assert server.stop() == 0
 
@@ -81,7 +81,7 @@ def test_a_reload_into_broken_settings_changes_nothing(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_reload_reads_the_files_of_urls_again_and_keeps_the_variables(tmp_path: Path, redis: Redis) -> None:
+def test_a_reload_reads_the_files_of_urls_again(tmp_path: Path, redis: Redis) -> None:
     file = tmp_path / "gate-url"
     file.write_text(redis.url())
     server = Served(tmp_path / "data", "--gate-file", str(file)).start()
@@ -92,11 +92,7 @@ def test_a_reload_reads_the_files_of_urls_again_and_keeps_the_variables(tmp_path
         assert wait_for(lambda: events(server, "reload failed") == 1)
         assert "--gate" in server.log.read_text()
         file.write_text(redis.url())
-        variables = Path(f"/proc/{server.process.pid}/environ").read_bytes()
         reload(server)
-        after = Path(f"/proc/{server.process.pid}/environ").read_bytes()
-        kept = {line for line in after.split(b"\0") if not line.startswith(b"PETSTORE_RELOAD_HANDOVER=")}
-        assert kept == set(variables.split(b"\0"))
     finally:
         assert server.stop() == 0
 
@@ -189,32 +185,69 @@ def test_a_queued_reload_follows_a_reload_that_failed(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_file_that_breaks_after_the_trial_leaves_the_previous_workers(tmp_path: Path) -> None:
-    """The URL comes from a named pipe, so the trial and the new main process can read different values."""
+def test_a_url_in_a_file_appears_in_no_argument_and_no_variable(tmp_path: Path, redis: Redis) -> None:
+    file = tmp_path / "gate-url"
+    file.write_text(redis.url())
+    with started(Served(tmp_path / "data", "--gate-file", str(file))) as server:
+        assert server.process is not None
+        for pid in (server.process.pid, *workers(server)):
+            for name in ("cmdline", "environ"):
+                assert redis.url().encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def test_a_worker_that_replaces_a_dead_one_uses_the_urls_of_the_other_workers(tmp_path: Path, redis: Redis) -> None:
+    file = tmp_path / "gate-url"
+    file.write_text(redis.url())
+    server = Served(tmp_path / "data", "--gate-file", str(file), "--gate-outage", "refuse")
+    with started(server):
+        file.write_text(f"redis://127.0.0.1:{free_port()}")
+        (worker,) = workers(server)
+        os.kill(worker, signal.SIGKILL)
+        assert httpx.get(server.origin + "/readyz", timeout=READY_WITHIN).status_code == 200
+        assert workers(server) != {worker}
+
+
+def test_a_file_that_never_ends_blocks_neither_a_stop_nor_the_requests(tmp_path: Path) -> None:
+    """The URL comes from a named pipe, which nobody opens for writing during the reload."""
     pipe = tmp_path / "gate-url"
     os.mkfifo(pipe)
-    good = f"redis://127.0.0.1:{free_port()}"
-    server = Served(tmp_path / "data", "--gate-file", str(pipe), workers=2).start(wait=False)
+    server = Served(tmp_path / "data", "--gate-file", str(pipe)).start(wait=False)
     try:
-        pipe.write_text(good)
+        pipe.write_text(f"redis://127.0.0.1:{free_port()}")
         server.wait_until_ready()
         assert server.process is not None
-        before = workers(server)
         os.kill(server.process.pid, signal.SIGHUP)
-        pipe.write_text(good)
-        assert wait_for(lambda: workers(server) == before)  # the trial has ended
-        pipe.write_text("https://127.0.0.1")
-        assert wait_for(lambda: events(server, "reload failed") == 1)
-        assert wait_for(lambda: workers(server) == before)
-        os.kill(min(before), signal.SIGKILL)  # its replacement cannot start before the next reload
-        for _ in range(30):  # the kernel spreads requests over the workers' sockets
-            assert httpx.get(server.origin + "/healthz", timeout=READY_WITHIN).status_code == 200
-        assert wait_for(lambda: events(server, "worker died") > 2)
-        pipe.unlink()
-        pipe.write_text(good)  # now a regular file
-        reload(server)
+        assert wait_for(lambda: events(server, "reload begins") == 1)
+        assert httpx.get(server.origin + "/readyz").status_code == 200
     finally:
         assert server.stop() == 0
+
+
+def test_a_reload_that_fails_lets_new_workers_finish_their_requests(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data", workers=2)
+    server.program = ["harness.failing_worker", str(tmp_path)]
+    with started(server), contextlib.ExitStack() as stack:
+        assert server.process is not None
+        before, key = workers(server), server.key()
+        (tmp_path / "fault").touch()
+        os.kill(server.process.pid, signal.SIGHUP)
+        found: list[socket.socket] = []
+
+        def is_served_by_new_worker() -> bool:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=15))
+            connection.sendall(request("GET", "/healthz"))
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            found.append(connection)
+            return server.worker_behind(connection.getsockname()[1]) not in before
+
+        assert wait_for(is_served_by_new_worker)
+        with server.writes_held_up():
+            found[-1].sendall(request("POST", "/v1/pets", key.headers, b'{"name":"Rex","categoryId":1}'))
+            (tmp_path / "go").touch()
+            assert wait_for(lambda: events(server, "reload failed") == 1)
+            assert workers(server) > before
+        assert wait_for(lambda: b"HTTP/1.1 201" in found[-1].recv(65536))
+        assert wait_for(lambda: workers(server) == before)
 
 
 def test_a_client_within_its_tls_handshake_is_answered_by_the_retired_worker(tmp_path: Path) -> None:
@@ -223,14 +256,13 @@ def test_a_client_within_its_tls_handshake_is_answered_by_the_retired_worker(tmp
         tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), workers=1, scheme="https"
     ).start()
     try:
-        (worker,) = workers(server)
         trusting = ssl.create_default_context(cafile=made.chain)
         with (
             socket.create_connection(("127.0.0.1", server.port), timeout=READY_WITHIN) as early,
             httpx.Client(base_url=server.origin, verify=trusting) as other,
         ):
             assert other.get("/healthz").status_code == 200  # the worker has accepted both connections
-            os.kill(worker, RETIRE)
+            reload(server)
             assert wait_for(lambda: other.get("/healthz").headers.get("connection") == "close")
             with trusting.wrap_socket(early, server_hostname="127.0.0.1") as late:
                 late.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -274,6 +306,7 @@ def test_sockets_of_systemd_are_served(tmp_path: Path) -> None:
                     return False
 
             assert wait_for(ready)
+            assert wait_for(lambda: "\n" in printed.read_text())
             assert printed.read_text().startswith(f"Petstore listens on http://127.0.0.1:{port}\n")
         finally:
             served.terminate()

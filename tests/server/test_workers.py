@@ -3,9 +3,6 @@
 import os
 import signal
 import socket
-import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,14 +14,11 @@ import httpx
 import pytest
 
 from harness.certificates import Certificate, self_signed
-from harness.scraping import scrape
-from harness.served import Served, wait_for
+from harness.served import Served, is_running, wait_for
 from harness.servers import READY_WITHIN, Server, serving, started
 from harness.stores import BY
-from petstore.maintenance.certificate import certificate_expiry
 from petstore.plans import Limits
-from petstore.server.worker_process import PAUSE_MAX, Restarts
-from petstore.server.workers import STOP_TIMEOUT
+from petstore.server.workers import PAUSE_MAX, STOP_TIMEOUT, pause_after
 from petstore.settings import Settings
 from petstore.usage import HOUR
 
@@ -112,138 +106,25 @@ def test_the_sockets_of_the_workers_are_open_only_on_the_chosen_address(many: Se
     assert Settings().host == "127.0.0.1"
 
 
-# Starts two workers and sends a signal while the second one is forked.
-_SUPERVISED = """
-import os, signal, time
-from petstore.server.workers import Supervisor
-
-count = 0
-def second():
-    global asked, count
-    count += 1
-    if count == 2:
-        asked = time.monotonic()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-os.register_at_fork(before=second)
-code = Supervisor("127.0.0.1", 0, 2, lambda own, others, ready: time.sleep(60), None).run()
-print(time.monotonic() - asked)
-raise SystemExit(code)
-"""
+def children(server: Served) -> list[int]:
+    assert server.process is not None
+    main = server.process.pid
+    return [int(child) for child in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
 
 
-def test_a_stop_that_comes_with_a_fork_misses_no_worker() -> None:
-    done = subprocess.run([sys.executable, "-c", _SUPERVISED], capture_output=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < STOP_TIMEOUT, "a worker had to be killed"
-
-
-def test_workers_that_keep_dying_at_their_start_end_the_service() -> None:
-    script = _SUPERVISED.replace("os.kill(os.getpid(), signal.SIGTERM)", "pass").replace("time.sleep(60)", "1 / 0")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
-    assert done.returncode == 1
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-# Starts two workers. While a certain file exists, a worker that starts fails.
-_FAILING = """
-import pathlib, sys, time
-from petstore.observability import logs
-from petstore.server import worker_process
-from petstore.server.workers import Supervisor
-
-logs.configure()
-worker_process.PAUSE_MAX = worker_process.PAUSE_MIN  # a test does not wait for 30 seconds
-
-def work(own, others, ready):
-    if pathlib.Path(sys.argv[1]).exists():
-        raise ValueError("cannot start")
-    ready()
-    time.sleep(60)
-
-raise SystemExit(Supervisor("127.0.0.1", 0, 2, work, None).run())
-"""
-
-
-def test_a_worker_that_cannot_start_is_tried_again_while_others_serve(tmp_path: Path) -> None:
-    fault, log = tmp_path / "fault", tmp_path / "log"
-
-    def deaths() -> int:
-        return log.read_text().count('"worker died"')
-
-    with log.open("wb") as output:
-        main = subprocess.Popen([sys.executable, "-c", _FAILING, str(fault)], stderr=output)
-    try:
-        assert wait_for(lambda: len(children(main.pid)) == 2)
-        assert wait_for(lambda: len(list(Path(f"/proc/{main.pid}/fd").iterdir())) == 5)  # three streams, two sockets
-        healthy, killed = children(main.pid)
-        fault.touch()
-        os.kill(killed, signal.SIGKILL)
-        assert wait_for(lambda: deaths() > 8) and main.poll() is None, log.read_text()
-        assert healthy in children(main.pid)
-        fault.unlink()
-        assert wait_for(lambda: len(children(main.pid)) == 2)
-        assert wait_for(lambda: len(list(Path(f"/proc/{main.pid}/fd").iterdir())) == 5), "descriptors stayed open"
-        assert "retry_seconds" in log.read_text() and "keep dying" not in log.read_text()
-    finally:
-        main.terminate()
-        assert main.wait(10) == 0
-
-
-# A reload in which the first new worker serves requests but the second one cannot start.
-_HALF_RELOADED = """
-import os, pathlib, signal, sys, time
-from petstore.server.reload_variables import Handover
-from petstore.server.sockets import worker_sockets
-from petstore.server.worker_process import RETIRE
-from petstore.server.workers import Supervisor
-
-directory = pathlib.Path(sys.argv[1])
-previous = os.fork()
-if previous == 0:
-    time.sleep(60)
-
-def retired(number, frame):
-    (directory / "retired").touch()
-    os._exit(0)
-
-def work(own, others, ready):
-    try:
-        (directory / "first").touch(exist_ok=False)
-    except FileExistsError:
-        while not (directory / "ready").exists():
-            time.sleep(0.01)
-        raise ValueError("cannot start")
-    signal.signal(RETIRE, retired)
-    ready()
-    (directory / "ready").touch()
-    time.sleep(60)
-
-sockets = worker_sockets("127.0.0.1", 0, 2)
-left = Handover([[each.detach() for each in group] for group in sockets], {previous: 0}, set(), {}, False)
-raise SystemExit(Supervisor("127.0.0.1", 0, 2, work, left).run())
-"""
-
-
-def test_a_reload_that_fails_lets_new_workers_finish_their_requests(tmp_path: Path) -> None:
-    main = subprocess.Popen([sys.executable, "-c", _HALF_RELOADED, str(tmp_path)], stderr=subprocess.DEVNULL)
-    try:
-        assert wait_for(lambda: (tmp_path / "retired").exists())
-    finally:
-        main.terminate()
-        main.wait(10)
+def test_a_stop_during_a_start_misses_no_worker(tmp_path: Path) -> None:
+    server = Served(tmp_path / "data", workers=WORKERS).start(wait=False)
+    assert server.process is not None
+    assert wait_for(lambda: len(children(server)) >= WORKERS - 1)
+    started_workers = children(server)
+    server.process.terminate()
+    assert server.process.wait(STOP_TIMEOUT) == 0
+    assert not any(map(is_running, started_workers))
 
 
 def test_the_pause_before_the_next_start_grows_to_a_bound() -> None:
-    restarts = Restarts()
-    pauses = [restarts.crashed(slot=1, now=0.0) for _ in range(2_000)]
-    assert pauses == sorted(pauses) and 0.0 < pauses[0] < 1.0 and pauses[-1] == PAUSE_MAX
-    assert restarts.take_due(PAUSE_MAX - 1) == [] and restarts.take_due(PAUSE_MAX) == [1]
-    restarts.worked(slot=1)
-    assert restarts.crashed(slot=1, now=0.0) == pauses[0]
+    pauses = [pause_after(crashes) for crashes in range(2_000)]
+    assert pauses == sorted(pauses) and pauses[0] == 0.0 < pauses[1] < 1.0 and pauses[-1] == PAUSE_MAX
 
 
 def write_junk(made: Certificate) -> None:
@@ -256,21 +137,55 @@ def renew_without_key(made: Certificate) -> None:
     made.key.write_bytes(key)
 
 
+def over_tls(directory: Path, made: Certificate, workers: int) -> Served:
+    files = ("--tls-cert", str(made.chain), "--tls-key", str(made.key))
+    return Served(directory / "data", *files, workers=workers, scheme="https")
+
+
+def failures(server: Served) -> int:
+    return sum(entry["event"] == "worker failed" for entry in server.events)
+
+
+def open_files(server: Served) -> int:
+    assert server.process is not None
+    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
 @pytest.mark.parametrize("spoil", [write_junk, renew_without_key])
-def test_a_replaced_worker_serves_the_certificate_of_the_start(
+def test_while_a_worker_cannot_start_the_others_get_all_connections(
     tmp_path: Path, spoil: Callable[[Certificate], None]
 ) -> None:
     made = self_signed(tmp_path)
-    expiry, chain = certificate_expiry(made.chain, made.key), made.chain.read_text()
-    server = Served(
-        tmp_path / "data", "--tls-cert", str(made.chain), "--tls-key", str(made.key), workers=2, scheme="https"
-    )
+    server = over_tls(tmp_path, made, workers=2)
     with started(server):
-        assert server.process is not None
+        healthy, killed = children(server)
+        before = open_files(server)
         spoil(made)
-        for worker in children(server.process.pid):
-            os.kill(worker, signal.SIGKILL)
-        served = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=READY_WITHIN)
-        assert served == ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(chain))
-        assert scrape(server).value("petstore_certificate_expiry_timestamp_seconds") == expiry
-        assert {entry["event"] for entry in server.events} == {"worker died"}
+        os.kill(killed, signal.SIGKILL)
+        assert wait_for(lambda: failures(server) > 0)
+        assert all("retry_seconds" in entry for entry in server.events if entry["event"] == "worker failed")
+        for _ in range(30):  # the kernel spreads connections over the sockets that are open
+            assert httpx.get(server.origin + "/healthz", verify=False, timeout=2).status_code == 200
+        assert wait_for(lambda: failures(server) > 3) and healthy in children(server)
+        self_signed(tmp_path)
+
+        def is_served_by_both() -> bool:
+            with httpx.Client(verify=False, timeout=READY_WITHIN) as client:
+                return worker_of(server, client.get(server.origin + "/healthz")) != healthy
+
+        assert wait_for(is_served_by_both)
+        assert open_files(server) == before
+        assert {entry["event"] for entry in server.events} == {"started", "worker died", "worker failed"}
+
+
+def test_workers_that_keep_dying_end_the_service(tmp_path: Path) -> None:
+    made = self_signed(tmp_path)
+    server = over_tls(tmp_path, made, workers=1)
+    with started(server):
+        made.chain.write_text("junk")
+        os.kill(children(server)[0], signal.SIGKILL)
+        assert server.process is not None
+        assert server.process.wait(READY_WITHIN) == 1
+        names = [entry["event"] for entry in server.events]
+        assert names[:2] == ["started", "worker died"] and names[-1] == "workers keep dying"
+        assert names.count("worker failed") >= 4

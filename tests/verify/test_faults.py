@@ -91,7 +91,7 @@ def test_a_clock_that_is_ahead_is_named(tmp_path: Path, environment: Environment
 @pytest.mark.thorough
 def test_a_worker_that_keeps_old_pages_is_named(tmp_path: Path) -> None:
     server = Server(tmp_path / "data", workers=2)
-    server.program = ["harness.stale_worker"]
+    server.program = ["harness.stale_worker", str(tmp_path / "stale")]
     with started(server):
         # The kernel may assign all connections to one worker, but hardly in all three runs.
         runs = [broken(verified([server.url("")], server.key())).get("creating.visible_at_once", "") for _ in range(3)]

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import os
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.core import ParameterSource
 from petstore import __version__
 from petstore.data_dir import UMASK
 from petstore.errors import PetstoreError
+from petstore.job_control import defer_stops
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
@@ -84,6 +86,9 @@ def main() -> None:
     """Runs a command. On an error that the operator can correct, prints one line and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
+    # A core dump would contain secrets. Worker processes inherit this limit.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    defer_stops()
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()
@@ -144,10 +149,13 @@ def variable_of(option: click.Option, context: click.Context) -> str:
 
 def _prepare_streams() -> None:
     """Replaces closed output streams with /dev/null, and sets open ones to escape unencodable characters."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)  # gets descriptor 0, the lowest one that is free, so that no socket gets it
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, _null())
+            setattr(sys, name, null := _null())
+            os.set_inheritable(null.fileno(), True)  # for the workers of the service
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

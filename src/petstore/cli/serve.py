@@ -6,33 +6,35 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from petstore import data_dir, service
 from petstore.audit import Actor
-from petstore.backends import Backends, check_copied, open_gate_for, open_stores_for, prepare, recover_gate
+from petstore.backends import (
+    Backends,
+    check_copied,
+    open_gate_for,
+    open_stores_for,
+    prepare,
+    recover_gate,
+    without_fallback,
+)
 from petstore.cli import demo as demo_data
 from petstore.cli.addresses import record_service, service_address
 from petstore.cli.banner import print_banner
 from petstore.cli.data import OPERATOR_BOUNDS, naming_servers
 from petstore.cli.options import Command, check_settings, setting_options, settings_from
 from petstore.cli.output import printing_secret
-from petstore.errors import OperatorError, Unavailable
+from petstore.errors import OperatorError
 from petstore.keys import Environment, mint, new_key
 from petstore.observability import logs
 from petstore.observability.logs import event
-from petstore.server.reload_variables import is_reload, is_trial
 from petstore.server.sockets import activated_addresses, check_port
-from petstore.settings import Settings, without_password
+from petstore.settings import Settings
 from petstore.store import close_stores
-from petstore.store.schema import COUNTERS
-
-OPENING_LOGGED_AFTER = 3.0  # seconds to wait before logging that the store is still opening
 
 
 @click.command(cls=Command, context_settings={"auto_envvar_prefix": "PETSTORE"})
@@ -57,50 +59,38 @@ def serve(demo: bool, show_first_key: bool, **options: Any) -> None:
     You can also set each option with an environment variable, such as PETSTORE_PORT or PETSTORE_WORKERS.
     """
     logs.configure()
-    if is_reload():
-        _take_over(options)
-        return
     settings = settings_from(options)
     check_settings(settings)
-    if is_trial():
-        asyncio.run(_check_reload(settings))
-        return
     check_port(settings.host, settings.port)
     addresses = activated_addresses()
     asyncio.run(_check_urls(settings))
     is_second = data_dir.is_locked(settings.data)
     _prepare_data(settings)
+    demo_keys = asyncio.run(_demo_keys(settings)) if demo else None
     # If standard output is not a terminal, it might be a log, which must not contain secrets.
     may_show = show_first_key or sys.stdout.isatty()
-    with naming_servers(settings):
-        secrets = asyncio.run(_demo_keys(settings) if demo else _first_key(settings, create=may_show))
-    record_service(settings.data, service_address(settings, [*addresses] or [(settings.host, settings.port)]))
-    remedy = "Create another key with `petstore keys create --plan free`."
-    with printing_secret(remedy) if secrets else contextlib.nullcontext():
-        print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
-    if is_second:
-        click.echo(
-            "Another service, console or command is using this data directory."
-            " It shares all animals, keys and limits with this service.",
-            err=True,
-        )
-    service.serve(settings)
 
+    async def greet() -> None:
+        with naming_servers(settings):
+            secrets = demo_keys if demo_keys is not None else await _first_key(settings, create=may_show)
+        record_service(settings.data, service_address(settings, [*addresses] or [(settings.host, settings.port)]))
+        remedy = "Create another key with `petstore keys create --plan free`."
+        with printing_secret(remedy) if secrets else contextlib.nullcontext():
+            print_banner(settings, secrets or {}, demo=demo, addresses=addresses, has_keys=secrets is not None)
+        if is_second:
+            click.echo(
+                "Another service, console or command is using this data directory."
+                " It shares all animals, keys and limits with this service.",
+                err=True,
+            )
 
-def _take_over(options: dict[str, Any]) -> None:
-    """Replaces the previous workers, which keep serving requests until the new workers have started.
+    context = click.get_current_context()
 
-    If the new workers cannot start, the previous workers keep running.
-    """
-    try:
-        settings = settings_from(options)
-        check_settings(settings)
-        asyncio.run(_check_stores(settings))
-        service.serve(settings)
-    except Exception as error:
-        if not is_reload():  # the supervisor has already taken over the previous workers
-            raise
-        service.keep_previous_workers(error)
+    def reread() -> Settings:
+        with context.scope(cleanup=False):  # in the thread that calls this
+            return settings_from(options)
+
+    service.serve(settings, reread, greet)
 
 
 def _prepare_data(settings: Settings) -> None:
@@ -112,74 +102,12 @@ def _prepare_data(settings: Settings) -> None:
     recover_gate(settings, thoroughly=True)
 
 
-async def _check_stores(settings: Settings) -> None:
-    """Waits until the schema is up to date.
-
-    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Ignores outages, because
-    they might be temporary.
-    """
-    with contextlib.suppress(Unavailable):
-        async with Backends(settings) as backends:
-            await _wait_for_schema(backends)
-
-
-async def _check_reload(settings: Settings) -> None:
-    """Raises OperatorError if a reload would fail, for example because a new store or gate does not respond.
-
-    An outage of the current store or gate is not an error, because a reload would not make it worse.
-    """
-    new = service.new_backends(settings)
-    with contextlib.suppress(Unavailable):
-        async with Backends(_without_fallback(settings) if "gate" in new else settings) as backends:
-            with _required("store", settings.store if "store" in new else None):
-                await _wait_for_schema(backends)
-                for store in backends.stores.values():
-                    await store.database.ping()
-            if "gate" in new:
-                with _required("gate", settings.gate):
-                    await backends.gate.keys_version("live")
-
-
-@contextlib.contextmanager
-def _required(name: str, url: str | None) -> Iterator[None]:
-    """Converts Unavailable to OperatorError if `url` is given, and suppresses it otherwise."""
-    try:
-        yield
-    except Unavailable as error:
-        if url is not None:
-            raise OperatorError(f"--{name} {without_password(url)} does not respond: {error}") from error
-
-
 async def _check_urls(settings: Settings) -> None:
     """Raises OperatorError if a URL is invalid or a package is missing. Called before any file is created."""
     if settings.gate is not None:
-        await open_gate_for(_without_fallback(settings)).close()
+        await open_gate_for(without_fallback(settings)).close()
     if settings.store is not None:
         await close_stores(open_stores_for(settings, None).values())
-
-
-def _without_fallback(settings: Settings) -> Settings:
-    """Returns the settings without the gate's fallback, which would hide a Redis outage and create a file."""
-    return msgspec.structs.replace(settings, gate_outage="refuse")
-
-
-async def _wait_for_schema(backends: Backends) -> None:
-    """Waits until the schema is up to date. There is no timeout, because an interrupted migration has to start over.
-
-    Raises Unavailable if a store does not respond. Raises OperatorError if a store cannot be used, for example because
-    a copy is unfinished.
-    """
-    log_line = asyncio.get_running_loop().call_later(OPENING_LOGGED_AFTER, _log_opening)
-    try:
-        for store in backends.stores.values():
-            await store.transfer.rows(COUNTERS, None, 1)  # this query has no timeout, unlike those that serve requests
-        await check_copied(backends.stores)
-    finally:
-        log_line.cancel()
-
-
-def _log_opening() -> None:
-    event(logging.INFO, "store opening", hint="the schema is being upgraded; the service will start afterwards")
 
 
 async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, str] | None:
@@ -188,7 +116,6 @@ async def _first_key(settings: Settings, *, create: bool) -> dict[Environment, s
     Returns an empty dictionary if keys already exist, and None if there are no keys and `create` is false.
     """
     async with Backends(settings, bounds=OPERATOR_BOUNDS) as backends:
-        await _wait_for_schema(backends)
         for store in backends.stores.values():
             if await store.keys.page(limit=1):
                 return {}
@@ -223,7 +150,7 @@ async def _can_be_filled(backends: Backends, data: Path) -> bool:
 
     Raises OperatorError if an environment contains other data.
     """
-    await _wait_for_schema(backends)
+    await check_copied(backends.stores)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):
         return True

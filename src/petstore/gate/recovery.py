@@ -51,9 +51,12 @@ def mark_clean(path: Path) -> None:
 def is_clean(path: Path, *, in_use: bool = False) -> bool:
     """Whether the note shows that the file has not been damaged by a power cut. Does not read the file.
 
-    Set `in_use` if a process is using the file. In that case, the machine cannot have rebooted since the note was
-    written, so an unknown boot id is treated as the current boot id.
+    A file that does not exist is clean, even if an older file has left a note. Set `in_use` if a process is using the
+    file. In that case, the machine cannot have rebooted since the note was written, so an unknown boot id is treated as
+    the current boot id.
     """
+    if not path.exists():
+        return True
     try:
         note, boot_id = _note(path).read_text(), _boot_id()
     except OSError:  # the note is missing or unreadable; opening the file will report any problem

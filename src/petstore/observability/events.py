@@ -14,8 +14,9 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request. `operation` is the name under which the request is counted, `key` is the key's id, and `pet` is"
-        " the id of the added animal. Logged only with `--access-log`."
+        "One request, from the client's `address`. `operation` is the name under which the request is counted, `key` is"
+        " the key's id, `pet` is the id of the added animal, and `ms` is the duration in milliseconds. A message that"
+        " is not a valid request has only `id`, `status` and `address`. Logged only with `--access-log`."
     ),
     "unavailable": LogEvent(
         "A request got a 503; see `cause`. Logged at most once per second for each cause. `others` counts the requests"
@@ -26,8 +27,9 @@ EVENTS = {
     "data readable by others": LogEvent(
         "On startup, other users had access to the files in `paths`.", "Run the command in `hint`."
     ),
+    "started": LogEvent("All workers are ready."),
     "store opening": LogEvent(
-        "Startup is waiting, because this node or another node is upgrading the schema.",
+        "A start or a reload is waiting, because this node or another node is upgrading the schema.",
         "Wait. If you kill the process, the interrupted step is repeated when the service is next started.",
     ),
     "store down": LogEvent(
@@ -48,7 +50,7 @@ EVENTS = {
     "gate file damaged": LogEvent(
         "The gate file was unreadable, or was in use when the machine stopped. It was renamed, and counters start at"
         " zero.",
-        "Find the cause, which is often a power cut or a full disk.",
+        "No action is needed. The cause is often a power cut or a full disk.",
     ),
     "housekeeping failed": LogEvent("A periodic task failed because of a bug; see `trace`. Other tasks continue.", BUG),
     "metrics not written": LogEvent(
@@ -60,9 +62,13 @@ EVENTS = {
         " replaced immediately, or after `retry_seconds`.",
         WORKERS,
     ),
-    "worker failed": LogEvent("A worker cannot start or continue; see `cause` or `trace`.", WORKERS),
+    "worker failed": LogEvent(
+        "A worker cannot start; see `cause` or `trace`. The main process tries again after `retry_seconds`. Until then,"
+        " the other workers serve all new connections.",
+        WORKERS,
+    ),
     "workers keep dying": LogEvent(
-        "Five workers crashed on startup and no worker is ready, so the service stops.", WORKERS
+        "Five workers in succession crashed on startup and no worker is ready, so the service stops.", WORKERS
     ),
     "connection refused": LogEvent(
         "There are too many connections, in total or from one `address`, or they use too much memory. Logged at most"
@@ -72,7 +78,8 @@ EVENTS = {
     "reload begins": LogEvent("SIGHUP was received."),
     "reloaded": LogEvent("All new workers are ready, and the old ones are finishing their requests."),
     "reload failed": LogEvent(
-        "The new workers cannot start; see `cause`. The current workers keep running.", "Fix the cause, then reload."
+        "The new workers cannot start; see `cause` or `trace`. The current workers keep running.",
+        "Fix the cause, then reload.",
     ),
     "reload queued": LogEvent("SIGHUP was received during a reload. Another reload will follow."),
     "reload ignored": LogEvent("SIGHUP was received during a shutdown."),

@@ -1,4 +1,4 @@
-"""Listening sockets. The main process opens or inherits them, and keeps them open for future workers."""
+"""The sockets that workers listen on. The main process opens or inherits them, and keeps them for future workers."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def check_port(host: str, port: int) -> None:
     connections.
     """
     if not _activated():
-        for each in _listening(host, port, shared=False):
+        for each in _bound(host, port, shared=False):
             each.close()
 
 
@@ -36,21 +36,27 @@ def worker_sockets(host: str, port: int, count: int) -> list[Sockets]:
 
 
 def open_sockets(host: str, port: int, count: int) -> list[Sockets]:
-    """Opens a socket on every address of `host` for each of `count` workers. Raises OperatorError on failure.
+    """Binds a socket to every address of `host` for each of `count` workers. Raises OperatorError on failure.
 
-    Each worker has its own sockets, so that the kernel distributes connections evenly. The main process keeps all
-    sockets open. If a worker dies, its successor inherits the sockets and accepts the connections that are waiting.
+    A worker listens on its sockets when it is ready. Each worker has its own sockets, so that the kernel distributes
+    connections evenly. The main process keeps all sockets open. If a worker dies, its successor inherits the sockets
+    and accepts the connections that are waiting.
     """
-    return [_listening(host, port, shared=True) for _ in range(count)]
+    return [_bound(host, port, shared=True) for _ in range(count)]
 
 
-def _listening(host: str, port: int, *, shared: bool) -> Sockets:
-    """Opens a socket on every address of `host`. If `shared`, sets SO_REUSEPORT. Raises OperatorError on failure."""
+def _bound(host: str, port: int, *, shared: bool) -> Sockets:
+    """Binds a socket to every address of `host`. If `shared`, sets SO_REUSEPORT. Raises OperatorError on failure."""
     made: Sockets = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-            made.append(socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared))
+            made.append(socket.socket(family, socket.SOCK_STREAM))
+            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
+            if family == socket.AF_INET6:  # IPv4 has its own socket
+                made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made[-1].bind(address)
             _prepare(made[-1])
         return made
     except (socket.gaierror, UnicodeError):
@@ -98,6 +104,7 @@ def _address_of(fd: int) -> Address:
 
 
 def inherited(fd: int) -> socket.socket:
+    """Returns the socket with this file descriptor, which another process has passed to this one."""
     os.set_inheritable(fd, False)
     found = socket.socket(fileno=fd)
     _prepare(found)

@@ -1,109 +1,125 @@
-"""Runs a worker process, detects when it is ready, and decides when to restart it."""
+"""A worker process, as the main process sees it."""
 
-import logging
-import math
+import asyncio
+import contextlib
 import os
-import select
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from petstore.errors import PetstoreError
-from petstore.observability.logs import event
-from petstore.server.sockets import Sockets
+from petstore.errors import OperatorError
+from petstore.server.channel import FAILED, OPENING, READY, RETIRE, STOP, Order, joined, split
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-RETIRE = signal.SIGUSR1  # tells a worker to drain its connections for at most RETIRE_TIMEOUT seconds and then exit
-COVER = signal.SIGUSR2  # tells a worker to temporarily accept connections on other workers' sockets
-
-CRASHES_MAX = 5
-PAUSE_MIN, PAUSE_MAX = 0.1, 30.0  # seconds
-
-# A worker's main function. Its arguments are its own sockets, the other workers' sockets (for COVER), and a function to
-# call once the worker accepts connections.
-Work = Callable[[Sockets, Sockets, Callable[[], None]], None]
+WORKER: tuple[str, ...] = ("petstore.worker",)  # the module that a worker runs, and its arguments
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # only the main process handles these
+READY_TIMEOUT = 60.0  # seconds, not counting the time until the store is open
+CRASH_SECONDS = 1.0  # a worker that dies within this many seconds is considered to have crashed on startup
 
 
 class Worker:
-    def __init__(self, pid: int, slot: int, ready_pipe: int | None) -> None:
-        """`ready_pipe` is None if the previous main process started the worker. Such a worker is already ready."""
-        self.pid = pid
-        self.slot = slot  # the index of the worker's sockets
-        self.is_ready = ready_pipe is None
-        self.started = -math.inf if ready_pipe is None else time.monotonic()
-        self._ready_pipe = ready_pipe
+    """A worker, from its start until its process has exited.
 
-    def check_ready(self) -> None:
-        if self._ready_pipe is not None and select.select([self._ready_pipe], [], [], 0)[0]:
-            self.is_ready = os.read(self._ready_pipe, 1) == b"1"
-            self.close()
-
-    def close(self) -> None:
-        if self._ready_pipe is not None:
-            os.close(self._ready_pipe)
-            self._ready_pipe = None
-
-
-def run_worker(work: Work, own: Sockets, others: Sockets, ready_pipe: int) -> None:
-    """Runs the worker in the forked process. Does not return."""
-
-    def ready() -> None:
-        os.write(ready_pipe, b"1")
-        os.close(ready_pipe)
-
-    code = 1
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, RETIRE, COVER):
-            signal.signal(number, signal.SIG_IGN if number in (signal.SIGHUP, COVER) else signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        work(own, others, ready)
-        code = 0
-    except PetstoreError as error:
-        event(logging.ERROR, "worker failed", cause=str(error))
-    except BaseException:
-        logging.getLogger("petstore").exception("worker failed")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-class Restarts:
-    """Decides when to restart a worker that died: immediately or, if it crashed on startup, with exponential backoff.
-
-    Each worker has a slot, which its successor takes over. `now` is a time.monotonic() value.
+    If the process cannot be started, the worker counts as one that exited immediately.
     """
 
-    def __init__(self) -> None:
-        self.due: dict[int, float] = {}  # when to start a new worker in each empty slot
-        self._crashes_of: dict[int, int] = {}  # consecutive crashes in each slot
-        self._crashes = 0  # crashes since the last time a worker died after running for at least a second
-
-    def worked(self, slot: int) -> None:
-        """Called when a worker dies after running for at least a second."""
-        self._crashes = 0
-        self._crashes_of.pop(slot, None)
-
-    def crashed(self, slot: int, now: float) -> float:
-        """Called when a worker crashes on startup. Returns how many seconds to wait before the next start."""
-        self._crashes += 1
-        crashes = self._crashes_of[slot] = self._crashes_of.get(slot, 0) + 1
-        pause = min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(crashes - 1, 16))
-        self.due[slot] = now + pause
-        return pause
+    def __init__(self, slot: int, order: Order, opening: Callable[[], None]) -> None:
+        """Calls `opening` every few seconds while the worker opens the store."""
+        self.slot = slot  # the index of the worker's sockets
+        self.pid = 0
+        self.status = 0  # the exit code, or a negative signal number
+        self.failure = ""  # why the worker could not start, in its own words
+        self.is_ready = False
+        self.accepts = False  # whether it is ready and has not been retired or stopped
+        self.ended = asyncio.Event()
+        self._opening = opening
+        self._started = time.monotonic()
+        self._progress = asyncio.Event()  # set when the worker is ready, has ended, or is still opening the store
+        try:
+            channel, theirs = socket.socketpair()
+            with theirs:
+                self._process = _start_process(theirs, order.sockets)
+        except OSError as error:  # too many processes or files, or out of memory
+            self.failure = f"cannot start a process: {error.strerror}"
+            self.ended.set()
+            return
+        self.pid = self._process.pid
+        self._task = asyncio.create_task(self._attend(channel, order))
 
     @property
-    def keep_failing(self) -> bool:
-        return self._crashes >= CRASHES_MAX
+    def has_worked(self) -> bool:
+        return self.is_ready and time.monotonic() - self._started >= CRASH_SECONDS
 
-    def take_due(self, now: float) -> list[int]:
-        """Returns the slots that need a worker now, and removes them from `due`."""
-        due = [slot for slot, at in self.due.items() if at <= now]
-        for slot in due:
-            del self.due[slot]
-        return due
+    async def wait_until_ready(self) -> None:
+        """Raises OperatorError if the worker cannot start or is not ready in time."""
+        while not self.is_ready:
+            if self.ended.is_set():
+                raise OperatorError(self.failure or f"a worker exited on startup with status {self.status}")
+            self._progress.clear()
+            try:
+                await asyncio.wait_for(self._progress.wait(), READY_TIMEOUT)
+            except TimeoutError:
+                raise OperatorError(f"a worker was not ready within {READY_TIMEOUT:.0f} seconds") from None
 
-    def seconds_to_next(self, now: float) -> float:
-        """Returns the number of seconds until the next restart is due, or infinity if no restart is planned."""
-        return max(0.0, min(self.due.values(), default=math.inf) - now)
+    def retire(self) -> None:
+        """Tells the worker to finish its requests and exit. Kills it if it is not ready."""
+        self.accepts = False
+        if self.is_ready:
+            self._tell(RETIRE)
+        else:
+            self.kill()
+
+    def stop(self, seconds: float) -> None:
+        """Tells the worker to finish its requests within this time and exit. Kills it if it is not ready."""
+        self.accepts = False
+        if self.is_ready:
+            self._tell(STOP, str(seconds))
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        if self.pid and not self.ended.is_set():
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _tell(self, command: str, argument: str = "") -> None:
+        self._writer.write(joined(command, argument))
+
+    async def _attend(self, channel: socket.socket, order: Order) -> None:
+        """Sends the order, reads the worker's reports, and waits until the process has exited."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
+        self._writer.write(order.line())
+        with contextlib.suppress(OSError):
+            async for line in reader:
+                self._note(*split(line))
+        self._writer.close()
+        self.status = self._process.wait()  # returns almost immediately, because the kernel has closed the channel
+        self.accepts = False
+        self.ended.set()
+        self._progress.set()
+
+    def _note(self, report: str, argument: str) -> None:
+        if report == READY:
+            self.is_ready = self.accepts = True
+        elif report == FAILED:
+            self.failure = argument
+        elif report == OPENING:
+            self._opening()
+        self._progress.set()
+
+
+def _start_process(channel: socket.socket, sockets: Sequence[int]) -> "subprocess.Popen[bytes]":
+    """Starts a fresh interpreter that finds the same modules as this process. Raises OSError.
+
+    The interpreter inherits blocked signals, so that Ctrl-C and a closed terminal reach only the main process.
+    """
+    isolation = "-I" if sys.flags.isolated else "-P"  # neither adds the working directory to the module path
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return subprocess.Popen(  # noqa: S603 # nosec B603  # runs this interpreter
+            [sys.executable, isolation, "-m", *WORKER], stdin=channel.fileno(), pass_fds=sockets, env=environment
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
