@@ -23,6 +23,7 @@ class Scale(NamedTuple):
     trials: int = 10  # of each operator action
     usage_kills: int = 3  # on each pair of backends
     upgrades: int = 1  # of each kind, on each pair of backends
+    stops: int = 1  # and reloads, of each kind
     imported: int = 6_000  # animals in the file
     import_kills: int = 2  # on each pair of backends
     plant: bool = False  # plant a fault that the proof must find, because a proof that cannot fail is worthless
@@ -48,6 +49,7 @@ FULL = Scale(
     trials=1_000,
     usage_kills=200,
     upgrades=20,
+    stops=20,
     imported=300_000,
     import_kills=10,
 )
@@ -60,7 +62,7 @@ ATTACKS = tuple(
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "imports", "reloads", "upgrades", "soak",
+    "usage_kills", "imports", "reloads", "stops", "upgrades", "soak",
 )  # fmt: skip
 
 
