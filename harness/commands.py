@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,9 @@ class Commands:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(cwd or Path.cwd()))
-            stack.callback(os.umask, os.umask(0o022))  # because commands change the umask
+            # Commands change the umask and the limit on core dumps.
+            stack.callback(os.umask, os.umask(0o022))
+            stack.callback(resource.setrlimit, resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE))
             try:
                 main()
             except SystemExit as ended:

@@ -63,6 +63,8 @@ def main() -> int:
         "stops",
         "imported",
         "import-kills",
+        "creates",
+        "outages",
     ):
         parser.add_argument(f"--{option}", type=float, metavar="N", help="override the scale's value")
     chosen = parser.parse_args()

@@ -26,6 +26,8 @@ class Scale(NamedTuple):
     stops: int = 1  # and reloads, of each kind
     imported: int = 6_000  # animals in the file
     import_kills: int = 2  # on each pair of backends
+    creates: int = 300  # by the Python client, gathered and one after another
+    outages: int = 3  # during them
     plant: bool = False  # plant a fault that the proof must find, because a proof that cannot fail is worthless
 
     @property
@@ -52,6 +54,8 @@ FULL = Scale(
     stops=20,
     imported=300_000,
     import_kills=10,
+    creates=5_000,
+    outages=12,
 )
 
 # In the order in which they run, fastest first.
@@ -62,7 +66,7 @@ ATTACKS = tuple(
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "imports", "reloads", "stops", "upgrades", "soak",
+    "usage_kills", "outage", "imports", "reloads", "stops", "upgrades", "soak",
 )  # fmt: skip
 
 

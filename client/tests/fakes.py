@@ -1,185 +1,134 @@
-"""A fake clock, on which waits take no time, and a fake service, whose responses each test chooses."""
+"""Fake services whose responses each test chooses, and both clients behind the same blocking methods."""
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import httpx2
-import msgspec
 
-from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, PetstoreError, RateLimit, Wait
-from petstore_client._events import Events
-from petstore_client._messages import Failure, Request, Response, Timeouts
-from petstore_client._operations import Operations, Options
-from petstore_client._rate_limiter import RateLimiter
+from petstore_client import AsyncPetstore, Attempt, Page, Pet, Petstore, RateLimit, Wait
+from petstore_client.testing import FakeService
 
 KEY = "pets_live_aKeyThatNoOneMaySee"
+BASE_URL = "http://127.0.0.1/v1"
 REX = {"id": 1, "name": "Rex", "categoryId": 7, "status": "available"}
 
-
-class Clock:
-    """A clock that advances only during sleeps."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        self.slept.append(seconds)
-        self.now += seconds
-
-    async def sleep_async(self, seconds: float) -> None:
-        self.sleep(seconds)
-
-
-class Sleep(NamedTuple):
-    seconds: float
-
-
-class _Step:
-    def __init__(self, step: Request | Sleep) -> None:
-        self._step = step
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        outcome = yield self._step
-        return outcome
-
-
-class SteppedSender:
-    """Hands each request and each sleep to the test that drives the coroutine with `send`."""
-
-    async def send(self, request: Request) -> Response | Failure:
-        outcome: Response | Failure = await _Step(request)
-        return outcome
-
-    async def sleep(self, seconds: float, /) -> None:
-        await _Step(Sleep(seconds))
-
-
-DEFAULTS = Options(2, Timeouts(30.0, 5.0, 30.0, 30.0, 30.0), 120.0, {})
-
-
-def options_with(**changes: Any) -> Options:
-    """Returns a client's default options with some changes. Raises ValueError if an option is out of range."""
-    return msgspec.structs.replace(DEFAULTS, **changes)
-
-
-def operations(
-    clock: Callable[[], float], options: Options = DEFAULTS, events: Events | None = None, **replaced: Any
-) -> Operations:
-    """Returns operations that a test drives step by step. By default, all random numbers are 0.5."""
-    defaults: dict[str, Any] = {"wall_clock": lambda: 0.0, "random": lambda: 0.5, "random_key": lambda: "random"}
-    return Operations(SteppedSender(), options, RateLimiter(), events or Events(), clock=clock, **(defaults | replaced))
-
-
-def response(status: int, body: object = None, **headers: object) -> Response:
-    """Returns a response. The argument `x_request_id="7"` becomes the header x-request-id."""
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Response(status, {name.replace("_", "-"): str(value) for name, value in headers.items()}, raw)
-
-
-def error(status: int, code: str, **headers: object) -> Response:
-    return response(status, {"code": code, "message": f"It is {code}.", "status": status}, **headers)
-
-
-def limits(limit: int, remaining: int, reset: int) -> dict[str, object]:
-    return {"x_ratelimit_limit": limit, "x_ratelimit_remaining": remaining, "x_ratelimit_reset": reset}
-
-
-class Run:
-    """Runs one call to its end on a fake clock. Records what it sent and when, and its result or error."""
-
-    def __init__(
-        self, call: Coroutine[Any, Any, Any], outcomes: Iterable[Response | Failure], clock: Clock, part: float = 1.0
-    ) -> None:
-        """If `part` is below 1, each sleep ends early, after this fraction of its time."""
-        self.sent: list[tuple[float, Request]] = []
-        self.waited = 0.0
-        self.result: Any = None
-        self.error: PetstoreError | None = None
-        left = iter(outcomes)
-        outcome: Response | Failure | None = None
-        try:
-            while True:
-                step = call.send(outcome)
-                outcome = None
-                if isinstance(step, Request):
-                    self.sent.append((clock(), step))
-                    outcome = next(left)
-                else:
-                    seconds = step.seconds * part if step.seconds > 1e-3 else step.seconds
-                    clock.sleep(seconds)
-                    self.waited += seconds
-        except StopIteration as done:
-            self.result = done.value
-        except PetstoreError as raised:
-            self.error = raised
-        finally:
-            call.close()
-
-    @property
-    def parsed(self) -> Any:
-        return self.result.parse()
-
-
-Outcome = httpx2.Response | Exception
+Outcome = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
 Kind = Literal["sync", "async"]
 
 
-class Service:
-    """A fake service for both clients. Responds with the given outcomes in order, and records the requests."""
+class Service(FakeService):
+    """Responds with the given outcomes in order, on a clock on which waits take no time."""
 
     def __init__(self, *outcomes: Outcome) -> None:
+        super().__init__(KEY)
         self.outcomes = list(outcomes)
-        self.requests: list[httpx2.Request] = []
-        self.transport = httpx2.MockTransport(self._handle)
+        self.times: list[float] = []
+        """When each request arrived, in seconds since the start."""
+        self._start = self.now
 
-    def _handle(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(request)
+    def respond(self, request: httpx2.Request) -> httpx2.Response:
+        self.times.append(self.seconds)
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome
+        if not isinstance(outcome, httpx2.Response):
+            return outcome(request)
+        if not outcome.is_closed:  # has a stream
+            return outcome
+        return httpx2.Response(outcome.status_code, headers=outcome.headers, content=outcome.content)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the start."""
+        return round(self.now - self._start, 6)
+
+    @property
+    def waits(self) -> list[float]:
+        """The seconds between the requests."""
+        return [round(after - before, 6) for before, after in zip(self.times, self.times[1:], strict=False)]
 
 
-def http_response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx2.Response:
-    return httpx2.Response(status, headers=headers, content=b"" if body is None else json.dumps(body).encode())
+class HeldService(Service):
+    """Holds each request of an asyncio client until the test responds to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[asyncio.Future[Outcome]] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await request.aread()
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.held.append(future)
+        self.outcomes.append(await future)
+        return self.handle_request(request)
+
+    async def settle(self) -> None:
+        """Lets all tasks run until each of them waits."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def respond_to(self, number: int, outcome: Outcome) -> None:
+        """Responds to the request with this number, and lets all tasks react."""
+        self.held[number].set_result(outcome)
+        await self.settle()
+
+    @property
+    def names(self) -> list[str]:
+        """The names in the create requests to which the test has responded, in order."""
+        return [json.loads(request.content)["name"] for request in self.requests]
 
 
-def http_error(status: int, code: str, headers: dict[str, str] | None = None) -> httpx2.Response:
-    return http_response(status, {"code": code, "message": f"It is {code}.", "status": status}, headers)
+def limits(
+    remaining: int, limit: int = 60, reset: int = 1_800_000_060, window: str | None = "minute"
+) -> dict[str, str]:
+    """Returns the headers that describe a rate limit."""
+    headers = {"Limit": limit, "Remaining": remaining, "Reset": reset, "Window": window}
+    return {f"X-RateLimit-{name}": str(value) for name, value in headers.items() if value is not None}
 
 
-def http_page(count: int, next_cursor: str = "", first_id: int = 1, etag: str = "") -> httpx2.Response:
+def response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx2.Response:
+    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    return httpx2.Response(status, headers=headers, content=raw)
+
+
+def error(
+    status: int, code: str, headers: dict[str, str] | None = None, *, retry_after: object = None
+) -> httpx2.Response:
+    more = {} if retry_after is None else {"Retry-After": str(retry_after)}
+    return response(status, {"code": code, "message": f"It is {code}.", "status": status}, (headers or {}) | more)
+
+
+def refusal(retry_after: object = None, window: str = "minute", code: str = "rate_limit_exceeded") -> httpx2.Response:
+    return error(429, code, limits(0, window=window), retry_after=retry_after)
+
+
+def created(headers: dict[str, str] | None = None, **changes: object) -> httpx2.Response:
+    return response(201, REX | changes, headers)
+
+
+def page(count: int, next_cursor: str = "", first_id: int = 1) -> httpx2.Response:
     pets = [REX | {"id": first_id + number} for number in range(count)]
     headers = {"Link": f'</v1/pets?limit=2&cursor={next_cursor}>; rel="next"'} if next_cursor else {}
-    return http_response(200, pets, headers | ({"ETag": etag} if etag else {}))
+    return response(200, pets, headers)
 
 
 class Client:
     """Wraps either client in the same blocking methods, so that one suite can test both."""
 
-    def __init__(self, kind: Kind, service: Service | None = None, clock: Clock | None = None, **options: Any) -> None:
+    def __init__(self, kind: Kind, service: FakeService | None = None, **options: Any) -> None:
         self.kind = kind
         self.attempts: list[Attempt] = []
         self.waits: list[Wait] = []
-        self.clock = clock or Clock()
-        defaults: dict[str, Any] = {"api_key": KEY, "clock": self.clock, "random": lambda: 0.5}
-        defaults |= {"on_attempt": self.attempts.append, "on_wait": self.waits.append}
-        options = defaults | options
-        if service is not None:
-            options["transport"] = service.transport
+        options = {"on_attempt": self.attempts.append, "on_wait": self.waits.append} | options
         self._loop = asyncio.new_event_loop() if kind == "async" else None
         self.inner: Petstore | AsyncPetstore
-        if kind == "async":
-            self.inner = AsyncPetstore(sleep=self.clock.sleep_async, **options)
+        if service is not None:
+            self.inner = service.async_client(**options) if kind == "async" else service.client(**options)
         else:
-            self.inner = Petstore(sleep=self.clock.sleep, **options)
+            options.setdefault("api_key", KEY)
+            self.inner = AsyncPetstore(**options) if kind == "async" else Petstore(**options)
 
     def __enter__(self) -> "Client":
         return self

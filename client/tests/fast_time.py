@@ -1,18 +1,22 @@
-"""A clock for tests of clients with real servers, on which the clients and the service skip long waits."""
+"""A clock for tests of clients with real servers, on which the clients and the service skip long pauses."""
 
+import asyncio
 import contextlib
 import fcntl
 import threading
 import time
 from pathlib import Path
 
-SKIPPED = 0.2  # seconds. Shorter sleeps are not skipped, because they poll for responses that arrive in real time
+from petstore_client._shells import Time
+
+SKIPPED = 0.2  # seconds; shorter pauses last as long as they should
 
 
-class FastTime:
+class FastTime(Time):
     """A clock shared by the threads, tasks and processes of a test: the machine's clock plus the seconds in a file.
 
-    It jumps to the end of each long wait. If the file is a service's `--clock-file`, the service's clock jumps too.
+    It jumps to the end of each long pause. If the file is a service's `--clock-file`, the service's clock jumps too. A
+    client uses it if its transport has it as its `time`.
     """
 
     def __init__(self, file: Path) -> None:
@@ -24,18 +28,23 @@ class FastTime:
         now: float = self._seen.now
         return now
 
-    def sleep(self, seconds: float) -> None:
-        self.sleep_until(self.end_of(seconds), seconds)
+    def wall_clock(self) -> float:
+        return time.time() + self._ahead()
 
-    def end_of(self, seconds: float) -> float:
-        """Returns when a sleep that the calling thread begins now will end.
+    def block(self, event: threading.Event, seconds: float, *, is_pause: bool) -> None:
+        if is_pause:
+            self._skip(self._seen.now + seconds, seconds)
+        else:
+            super().block(event, seconds, is_pause=is_pause)
 
-        Counts from when the thread last read the clock, because another thread may have made it jump since then.
-        """
-        end: float = self._seen.now + seconds
-        return end
+    async def suspend(self, future: asyncio.Future[None], seconds: float, *, is_pause: bool) -> None:
+        if is_pause:
+            await asyncio.to_thread(self._skip, self._seen.now + seconds, seconds)
+        else:
+            await super().suspend(future, seconds, is_pause=is_pause)
 
-    def sleep_until(self, until: float, seconds: float) -> None:
+    def _skip(self, until: float, seconds: float) -> None:
+        """Skips a pause. Its end is counted from when its thread last read the clock, which may have jumped since."""
         time.sleep(min(seconds, 0.01))  # gives the other workers time to reach their waits
         if seconds >= SKIPPED:
             with self._file.with_suffix(".lock").open("w") as lock:

@@ -1,10 +1,11 @@
 """A transport that records the times of requests and responses, to show that no request was sent too early."""
 
 import threading
-from collections.abc import Callable
 from typing import NamedTuple
 
 import httpx2
+
+from petstore_client._shells import Time
 
 
 class Event(NamedTuple):
@@ -15,11 +16,11 @@ class Event(NamedTuple):
 
 
 class Recorder(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
-    """A network transport for both clients. Records all events in order."""
+    """A network transport for both clients, with its own clock. Records all events in order."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, time: Time) -> None:
         self.events: list[Event] = []
-        self._clock = clock
+        self.time = time
         self._lock = threading.Lock()
         self._sync = httpx2.HTTPTransport(verify=False)
         self._async = httpx2.AsyncHTTPTransport(verify=False)
@@ -40,12 +41,12 @@ class Recorder(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
 
     def _sending(self) -> None:
         with self._lock:
-            self.events.append(Event(self._clock(), None))
+            self.events.append(Event(self.time.clock(), None))
 
     def _received(self, response: httpx2.Response) -> httpx2.Response:
         with self._lock:
             seconds = float(response.headers.get("Retry-After", 0))
-            self.events.append(Event(self._clock(), response.status_code, seconds))
+            self.events.append(Event(self.time.clock(), response.status_code, seconds))
         return response
 
 

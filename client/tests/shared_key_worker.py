@@ -10,19 +10,9 @@ from recording import Recorder
 
 
 def main(base_url: str, secret: str, clock_file: str, name: str, count: str) -> None:
-    fast = FastTime(Path(clock_file))
-    recorder = Recorder(fast.clock)
+    recorder = Recorder(FastTime(Path(clock_file)))
     attempts: list[Attempt] = []
-    with Petstore(
-        secret,
-        base_url=base_url,
-        max_retries=5,
-        total_timeout=600,
-        transport=recorder,
-        on_attempt=attempts.append,
-        clock=fast.clock,
-        sleep=fast.sleep,
-    ) as store:
+    with Petstore(secret, base_url=base_url, transport=recorder, on_attempt=attempts.append) as store:
         print("ready", flush=True)
         sys.stdin.readline()  # wait until all processes are ready
         for number in range(int(count)):

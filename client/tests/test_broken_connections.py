@@ -10,6 +10,7 @@ from cutting_proxy import CuttingProxy
 from fast_time import FastTime
 from harness.servers import serving
 from petstore_client import Attempt, Petstore
+from recording import Recorder
 
 CREATES = 800
 
@@ -17,16 +18,14 @@ CREATES = 800
 @pytest.mark.thorough
 def test_creates_through_cut_connections_are_exactly_as_many_animals(tmp_path: Path) -> None:
     attempts: list[Attempt] = []
-    fast = FastTime(tmp_path / "clock")
+    recorder = Recorder(FastTime(tmp_path / "clock"))
     with serving(tmp_path / "data") as server, CuttingProxy(server.port, most=4000, seed=5).running() as proxy:
         secret = server.key().secret
         with (
             Petstore(
                 secret,
                 base_url=f"http://127.0.0.1:{proxy.port}/v1",
-                max_retries=50,
-                clock=fast.clock,
-                sleep=fast.sleep,
+                transport=recorder,
                 on_attempt=attempts.append,
             ) as client,
             ThreadPoolExecutor(8) as pool,

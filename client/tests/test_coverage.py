@@ -10,8 +10,8 @@ import pytest
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src/petstore_client"
 CORE = [
-    "_errors", "_escaping", "_events", "_messages", "_models", "_operations", "_pages", "_rate_limiter", "_responses",
-    "_retries",
+    "_calls", "_errors", "_escaping", "_events", "_keys", "_messages", "_models", "_operations", "_pages",
+    "_rate_limiter", "_responses", "_retries",
 ]  # fmt: skip
 
 

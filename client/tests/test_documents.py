@@ -1,11 +1,14 @@
 """The client's documents: the examples print what their comments say, and the reference is complete."""
 
+import contextlib
 import inspect
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +22,7 @@ from examples import CLIENT, EXAMPLES, README, REFERENCE
 from harness.servers import Server, serving
 from petstore.keys import Environment
 from petstore.operations import OPERATIONS
+from petstore.plans import Limits
 from petstore.web.documents import openapi_document
 from petstore_client import AsyncPetstore, Attempt, Page, Pet, PetStatus, Petstore, PetstoreError, RateLimit, Wait
 from petstore_client._errors import CLASSES
@@ -34,8 +38,8 @@ METHODS = [snake_case(each.name) for each in OPERATIONS]
 PUBLIC = [name for name in petstore_client.__all__ if not name.startswith("__")]
 
 
-def test_the_documents_have_twelve_examples() -> None:
-    assert len(EXAMPLES) == 12
+def test_the_documents_have_thirteen_examples() -> None:
+    assert len(EXAMPLES) == 13
 
 
 @pytest.fixture
@@ -50,6 +54,7 @@ def test_an_example_runs_with_a_free_key_and_prints_what_it_says(name: str, fres
     environment: Environment = "staging" if "Prefer" in EXAMPLES[name] else "live"
     key = fresh.key("free", environment=environment)
     variables = {"PETSTORE_API_KEY": key.secret, "PETSTORE_BASE_URL": fresh.url("", environment)}
+    (tmp_path / "animals.csv").write_text("name,category\nRex,1\nAda,2\nBo,1\n")  # for the job
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", EXAMPLES[name]],
         cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True, timeout=60,
@@ -87,6 +92,76 @@ def test_the_mirror_of_the_readme_resumes_after_an_interruption(fresh: Server, t
     assert mirror(example) == list(range(1, 281)), "if the file was truncated, the mirror must start over"
 
 
+@pytest.mark.thorough
+def test_the_job_of_the_readme_survives_kills_of_the_service_and_of_itself(tmp_path: Path) -> None:
+    (example,) = (text for text in EXAMPLES.values() if "job-state.json" in text)
+    names = [f"Pet {number}" for number in range(1500)]
+    (tmp_path / "animals.csv").write_text(
+        "".join(f"{line}\n" for line in ["name,category", *(f"{n},1" for n in names)])
+    )
+    state = tmp_path / "job-state.json"
+
+    def progress() -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return int(json.loads(state.read_text())["done"])
+        return -1
+
+    def wait_for(row: int) -> None:
+        while progress() < row:
+            assert job.poll() is None, "the job ended early"
+            time.sleep(0.005)
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path / "data"))
+        key = server.key().secret
+        variables = {"PETSTORE_API_KEY": key, "PETSTORE_BASE_URL": server.url("")}
+
+        def start() -> subprocess.Popen[str]:
+            command = [sys.executable, "-W", "error", "-c", example]
+            started = subprocess.Popen(
+                command, cwd=tmp_path, env=os.environ | variables, stdout=subprocess.PIPE, text=True
+            )
+            stack.callback(started.kill)
+            return started
+
+        job = start()
+        wait_for(200)
+        server.kill()
+        server.start()
+        wait_for(500)
+        job.kill()
+        job.communicate()
+        job = start()
+        wait_for(900)
+        server.kill()
+        server.start()
+        output, _ = job.communicate(timeout=120)
+        assert job.returncode == 0
+        assert output.splitlines()[-1] == "1500 animals added, rejected: []"
+        assert not state.exists()
+        with Petstore(key, base_url=server.url("")) as store:
+            assert [pet.name for pet in store.list_pets()] == names, "nothing is lost or added twice"
+
+
+@pytest.mark.thorough
+def test_ctrl_c_in_the_pool_of_the_readme_does_not_wait_for_the_pause(fresh: Server, tmp_path: Path) -> None:
+    (example,) = (text for text in EXAMPLES.values() if "ThreadPoolExecutor" in text)
+    program = example.replace("range(50)", "range(5000)")
+    key = fresh.key("enterprise", Limits(20, 100_000)).secret
+    variables = {"PETSTORE_API_KEY": key, "PETSTORE_BASE_URL": fresh.url("")}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("waiting ")
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - began < 10
+        assert "KeyboardInterrupt" in errors
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_is_in_the_reference_and_has_a_docstring(name: str) -> None:
     assert f"`{name}`" in REFERENCE
@@ -115,7 +190,7 @@ def test_every_option_is_in_the_reference_with_its_default(client: type) -> None
 def test_the_options_in_the_readme_have_their_defaults() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", README, re.MULTILINE))
     parameters = inspect.signature(Petstore).parameters
-    assert rows.keys() == parameters.keys() - {"http_client", "transport", "clock", "sleep", "random"}  # for tests
+    assert rows.keys() == parameters.keys() - {"http_client", "transport"}  # for special cases
     for name, shown in rows.items():
         default = parameters[name].default
         assert shown == ("none" if default is None else f"`{default}`") or shown == f"`PETSTORE_{name.upper()}`"
@@ -132,7 +207,7 @@ def test_the_readme_needs_no_other_file() -> None:
 @pytest.mark.parametrize("name", [*METHODS, "with_options"])
 def test_every_method_is_in_the_reference_with_its_signature_and_is_the_same_in_both_clients(name: str) -> None:
     sync, of_async = (inspect.signature(getattr(client, name)) for client in (Petstore, AsyncPetstore))
-    assert sync.parameters == of_async.parameters
+    assert sync.parameters == of_async.parameters, "the type checker checks the type of a key function"
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in sync.parameters.values()]
     shown = str(inspect.Signature(bare[1:]))
     assert f"`{name}{shown}`" in REFERENCE, f"docs/reference/client.md: add `{name}{shown}` to the table of methods"

@@ -32,13 +32,11 @@ class Result(NamedTuple):
 
 def add_animals(kind: Kind, server: Server, key: Key, workers: int, each: int, **options: Any) -> Result:
     """Lets workers that share one client add animals. Each adds its own one after another."""
-    fast = FastTime(server.clock_file)
-    result = Result(Recorder(fast.clock), [], [])
-    options |= {"base_url": server.url(""), "transport": result.recorder, "clock": fast.clock}
-    options |= {"on_attempt": result.attempts.append}
+    result = Result(Recorder(FastTime(server.clock_file)), [], [])
+    options |= {"base_url": server.url(""), "transport": result.recorder, "on_attempt": result.attempts.append}
 
     def run_threads() -> None:
-        with Petstore(key.secret, sleep=fast.sleep, **options) as client:
+        with Petstore(key.secret, **options) as client:
 
             def work(worker: int) -> None:
                 for number in range(each):
@@ -49,10 +47,7 @@ def add_animals(kind: Kind, server: Server, key: Key, workers: int, each: int, *
             result.errors.extend(error for future in futures if (error := future.exception()) is not None)  # type: ignore[misc]  # only Exceptions here
 
     async def run_tasks() -> None:
-        async def sleep(seconds: float) -> None:
-            await asyncio.to_thread(fast.sleep_until, fast.end_of(seconds), seconds)
-
-        async with AsyncPetstore(key.secret, sleep=sleep, **options) as client:
+        async with AsyncPetstore(key.secret, **options) as client:
 
             async def work(worker: int) -> None:
                 for number in range(each):

@@ -161,6 +161,15 @@ def changed_pet(pet: Pet, changes: PetChanges, base: Pet | None = None) -> Pet:
     return edited(pet, new, base, PET_UNITS)
 
 
+def parse_whole_number(text: str) -> int | None:
+    """Parses a number in canonical decimal form that fits in 64 bits, such as an id. Returns None for anything else."""
+    # int() alone would accept "+5", "1_0", " 5" and digits in other scripts.
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or (text[0] == "0" and text != "0"):
+        return None
+    value = int(text)
+    return value if value <= INT64_MAX else None
+
+
 def check_selection(pet_ids: Sequence[int]) -> None:
     """Raises OperatorError if an operator selected too many animals for one act."""
     if len(pet_ids) > SELECTED_MAX:
@@ -192,7 +201,7 @@ def parse_new_pet(body: bytes, unknown_fault: UnknownMembersFault | None = None)
     """
     try:
         plain = _decode_plain(body)
-    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+    except ValueError:  # all of msgspec's errors
         return _strictly(body, unknown_fault)
     # msgspec is several times faster than the strict parser, but accepts duplicate members. A valid body
     # without escapes contains six quotation marks, or ten if it includes a status. Any other number means that a member
@@ -242,7 +251,8 @@ def _strictly(body: bytes, unknown_fault: UnknownMembersFault | None) -> NewPet:
     return new_pet(value, repeated.names, unknown_fault)
 
 
-_CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"|(NaN|-?Infinity)', re.DOTALL).finditer
+# In both patterns, the closing quote is optional. Otherwise, an unterminated string would take exponential time.
+_CONSTANT = re.compile(r'"(?:[^"\\]+|\\.)*"?|(NaN|-?Infinity)', re.DOTALL).finditer
 
 
 class _NotANumber(Exception):
@@ -254,7 +264,6 @@ def _place(before: str) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"
 
 
-# The closing quote is optional, because an unterminated string would otherwise take quadratic time to match.
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)
 _OPENING, _CLOSING = b"[{", b"]}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_OPENING + _CLOSING))

@@ -14,16 +14,16 @@ import msgspec
 
 from petstore.errors import OperatorError
 from petstore.keys import LIMIT_MAX, Environment
-from petstore.rate_limits import STRIKES_MAX
+from petstore.rate_limits import SECOND, STRIKES_MAX, BanPolicy
 from petstore.usage import USAGE_DAYS
 
 BASES: dict[Environment, str] = {"live": "/v1", "staging": "/staging/v1"}
-HOST_MAX = 300  # the maximum length of a host name and port; DNS names are shorter
 DEFAULT_PORTS = {"http": 80, "https": 443}
 WORKERS_MAX = 8  # by default
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/?#@\s]+").fullmatch
 
 Texts = tuple[str, ...]
+_BANS = BanPolicy()  # the defaults
 
 
 class Option(NamedTuple):
@@ -110,8 +110,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 4096
     ban_seconds: Annotated[
         int, Option("Length of a key's first ban, in seconds. Each further ban lasts twice as long.", 1, 10**9)
-    ] = 60
-    ban_ceiling: Annotated[int, Option("Maximum length of a ban, in seconds.", 1, 10**9)] = 3600
+    ] = _BANS.length // SECOND
+    ban_ceiling: Annotated[int, Option("Maximum length of a ban, in seconds.", 1, 10**9)] = _BANS.ceiling // SECOND
     ban_strikes: Annotated[
         int,
         Option("Maximum number of consecutive refused requests. One more refused request bans the key.", 0, LIMIT_MAX,
@@ -148,15 +148,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise OperatorError(f"--cors-origin {origin}: give an origin like https://shop.example.com")
         check_base_url("--public-url", self.public_url)
         check_base_url("--staging-url", self.staging_url)
-        if self.staging_url and self.public_url:
-            host = urlsplit(self.public_url).netloc.lower()
-            if leads_to_staging(host, self.staging_url, self.public_url):
-                raise OperatorError(
-                    "--staging-url and --public-url must have different hosts;"
-                    " on the host of --public-url, staging is at /staging/v1"
-                )
+        public = urlsplit(self.public_url or "").netloc
+        if self.staging_url and public and leads_to_staging(public, self.staging_url, self.public_url):
+            raise OperatorError(
+                "--staging-url and --public-url must have different hosts;"
+                f" on the host of --public-url, staging is at {BASES['staging']}"
+            )
 
 
+DEFAULTS = Settings()
 # Maps each setting to its type and its option.
 DECLARED: dict[str, tuple[Any, Option]] = {
     name: get_args(hint) for name, hint in get_type_hints(Settings, include_extras=True).items()
@@ -180,7 +180,7 @@ def check_base_url(option: str, url: str | None) -> None:
     if not is_base_url(url):
         shown = without_password(url) if "@" in url else url
         raise OperatorError(f"{option} {shown}: use an address like https://api.example.com")
-    if url.rstrip("/").endswith("/v1"):
+    if url.rstrip("/").endswith(BASES["live"]):
         raise OperatorError(f"{option} {url}: remove /v1 from the end")
 
 
@@ -195,16 +195,12 @@ def is_base_url(url: str) -> bool:
     return parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and has_only_base
 
 
+@lru_cache(maxsize=256)
 def leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
     """Whether this Host header matches --staging-url.
 
     The ports are compared only if --staging-url includes a port or --public-url has the same host name.
     """
-    return len(host) <= HOST_MAX and _leads_to_staging(host, staging_url, public_url)
-
-
-@lru_cache(maxsize=256)
-def _leads_to_staging(host: str, staging_url: str, public_url: str | None) -> bool:
     staging, public = urlsplit(staging_url), urlsplit(public_url or "")
     try:
         sent = urlsplit(f"{staging.scheme}://{host}")

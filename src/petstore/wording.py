@@ -18,6 +18,11 @@ def printable_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
+def could_be_id(text: str) -> bool:
+    """Whether the store can look up this text as an id. PostgreSQL rejects U+0000 and lone surrogates."""
+    return text.isascii() and text.isprintable()
+
+
 def when(at: float | None) -> str:
     return "never" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 

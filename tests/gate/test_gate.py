@@ -14,7 +14,6 @@ from petstore.gate import Gate, GatePolicy, bans_in_force, bucket_of
 from petstore.keys import ENVIRONMENTS
 from petstore.plans import Limits
 from petstore.rate_limits import ADMITTED, BANNED, LIMITED, SECOND, BanPolicy, Decision, Windows
-from petstore.settings import Settings
 from tests.naive_limits import NaiveLimits, random_limits, random_policy, random_times
 
 
@@ -77,12 +76,6 @@ def test_an_ipv6_network_is_one_client() -> None:
     assert bucket_of("2001:db8::1") != bucket_of("2001:db8:0:1::1")
     assert bucket_of("::ffff:192.0.2.1") == bucket_of("192.0.2.1") != bucket_of("192.0.2.2")
     assert bucket_of("no address") == bucket_of("") == b"?"
-
-
-def test_default_policy_equals_the_default_settings() -> None:
-    settings = Settings()
-    bans = BanPolicy(settings.ban_seconds * SECOND, settings.ban_ceiling * SECOND, settings.ban_strikes)
-    assert GatePolicy() == GatePolicy(bans, settings.address_per_minute, settings.gate_outage)
 
 
 def test_a_key_that_was_marked_valid_is_known_to_all_until_it_is_forgotten(gate_at: GatePlace) -> None:

@@ -6,6 +6,7 @@ import resource
 import stat
 import subprocess
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -336,3 +337,36 @@ def test_files_that_a_library_creates_are_private(tmp_path: Path) -> None:
         assert f"Umask:\t{data_dir.UMASK:04o}\n" in Path(f"/proc/{server.process.pid}/status").read_text()
     finally:
         server.stop()
+
+
+@pytest.fixture
+def core_dumps_allowed() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except ValueError:
+        pytest.skip("only root can allow core dumps here")
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.usefixtures("core_dumps_allowed")
+@pytest.mark.parametrize("words", [("serve", "--workers", "2"), ("console",), ("keys", "identify")], ids=" ".join)
+def test_no_process_writes_a_core_dump(tmp_path: Path, words: tuple[str, ...]) -> None:
+    petstore = Commands(Server(tmp_path / "data"))
+    petstore.server.create()
+    port = ("--port", str(free_port())) if words != ("keys", "identify") else ()
+
+    def limits(pid: int) -> list[str]:
+        pids = (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+        lines = [line for each in pids for line in Path(f"/proc/{each}/limits").read_text().splitlines()]
+        return [line.split()[4] for line in lines if line.startswith("Max core file size")]
+
+    with subprocess.Popen(
+        [*PETSTORE, *words, *port], env=petstore.variables, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            expected = ["0"] * (3 if words[0] == "serve" else 1)
+            assert wait_for(lambda: limits(process.pid) == expected), limits(process.pid)
+        finally:
+            process.terminate()

@@ -13,7 +13,6 @@ from petstore.changes import Change
 from petstore.errors import IdempotencyMismatch, OperatorError
 from petstore.keys import mint, new_key
 from petstore.pets import Added, IdempotencyKey, NewPet, PetChanges
-from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, check_url, close_stores, open_stores
 from tests.pet_members import FIRST, SECOND, changed, with_id
 
@@ -32,10 +31,6 @@ def test_a_port_beyond_65535_is_refused() -> None:
         with pytest.raises(OperatorError, match="at most 65535"):
             settings.check_url("--store", f"postgresql://pets@{host}/db")
     settings.check_url("--store", "postgresql://pets@[::1]:65535,a,b:/db")
-
-
-def test_default_policy_is_that_of_the_settings() -> None:
-    assert StorePolicy(Settings().postgres_pool, Settings().pgbouncer) == StorePolicy()
 
 
 def test_added_animals_outlive_the_process_and_ids_grow(store_at: StorePlace) -> None:

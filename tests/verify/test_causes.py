@@ -4,13 +4,13 @@ import pytest
 
 from petstore.verify.causes import likely_cause
 from petstore.verify.findings import Finding
-from petstore.verify.transport import Response, parse_address
+from petstore.verify.responses import Response
 
-ADDRESS = parse_address("https://staging.example.com/v1")
+BASE_URL = "https://staging.example.com/v1"
 
 
 def cause_of(headers: list[tuple[str, str]], body: bytes = b"[]", suspected: str = "") -> str:
-    response = Response("GET /pets", ADDRESS, 0.0, 0.1, 200, tuple(headers), body)
+    response = Response("GET /pets", BASE_URL, 0.0, 0.1, 200, tuple(headers), body)
     return likely_cause(Finding("a list", "another", response, suspected))
 
 

@@ -192,4 +192,4 @@ def test_a_message_in_another_language_is_readable_and_escaped(command: Commands
     body = '{"code":"unauthorized","message":"Clé refusée: 1 € \x9b31m","status":401}'.encode()
     with responding("401 Unauthorized", body) as url:
         message = command.fails_in_one_line("verify", url, "--key", "any-key")
-    assert message == f"{url} rejects the key for --key: 401 Clé refusée: 1 € \\x9b31m"
+    assert message == f"{url} rejects the key for --key: 401 Clé refusée: 1 € \\u009b31m"

@@ -413,6 +413,30 @@ def test_the_code_samples_work_as_they_stand(server: Server, samples: Page, lang
     assert (newest.name, newest.category_id) == ("Grüße aus \"Bo''s\" Haus", 2**63 - 1)
 
 
+@pytest.mark.parametrize(
+    ("base", "is_allowed"),
+    [
+        ("http://127.0.0.1:8080/v1", False),
+        ("http://localhost/v1", False),
+        ("http://[::1]:8080/v1", False),
+        ("https://pets.example/v1", False),
+        ("http://pets.example/v1", True),
+        ("http://localhost.example/v1", True),
+    ],
+)
+def test_the_python_sample_allows_http_to_another_machine(samples: Page, base: str, is_allowed: bool) -> None:
+    """Without `allow_http=True`, the client refuses to send the key unencrypted."""
+    address = samples.evaluate("[...document.scripts].find(script => script.type === 'module').src")
+    sample = samples.evaluate(
+        """async ([address, base]) => {
+          const { SAMPLES } = await import(new URL("samples.js", address));
+          return SAMPLES.Python({ base, path: "/pets", query: {}, headers: {}, method: "GET", operation: "listPets" });
+        }""",
+        [address, base],
+    )
+    assert ("allow_http=True" in sample) == is_allowed
+
+
 @pytest.mark.thorough
 def test_the_reference_page_looks_well_and_passes_axe(server: Server, page: Page, staging_key: Key) -> None:
     open_reference(page, server, staging_key)

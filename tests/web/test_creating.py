@@ -260,6 +260,7 @@ BAD_BODIES: dict[str, bytes] = {
     "plus sign": b'{"name":"Rex","categoryId":+1}',
     "hexadecimal": b'{"name":"Rex","categoryId":0x1}',
     "form": b"name=Rex&categoryId=1",
+    "NaN in an unterminated string": b'{"name":"' + b"x" * 60_000 + b"NaN",
     "60,000 nested brackets": b"[" * 60_000,
     "nested brackets in an unknown member": b'{"name":"Rex","categoryId":1,"x":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
     "nested objects": b'{"x":' * 10_000,

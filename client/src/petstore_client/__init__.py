@@ -1,10 +1,11 @@
 """Typed synchronous and asyncio clients for Petstore. Both honour `Retry-After` and retry failed requests."""
 
 from petstore_client._async_client import AsyncPetstore
-from petstore_client._base_client import LIVE, NOT_GIVEN, STAGING, NotGiven
-from petstore_client._client import PageIterator, PetIterator, Petstore
+from petstore_client._base_client import NOT_GIVEN, NotGiven
+from petstore_client._client import PageIterator, PetIterator, Petstore, PetstoreWithRawResponse
 from petstore_client._errors import (
     ApiError,
+    ClientClosed,
     ConnectionFailed,
     Gone,
     IdempotencyMismatch,
@@ -23,20 +24,21 @@ from petstore_client._errors import (
 )
 from petstore_client._events import Attempt, Wait
 from petstore_client._models import Page, Pet, PetStatus, RateLimit, Status
+from petstore_client._operations import AsyncPetstoreWithRawResponse
 from petstore_client._pages import AsyncPageIterator, AsyncPetIterator
 from petstore_client._responses import RawResponse
 
 __version__ = "1.0.0"
 
 __all__ = [
-    "LIVE",
     "NOT_GIVEN",
-    "STAGING",
     "ApiError",
     "AsyncPageIterator",
     "AsyncPetIterator",
     "AsyncPetstore",
+    "AsyncPetstoreWithRawResponse",
     "Attempt",
+    "ClientClosed",
     "ConnectionFailed",
     "Gone",
     "IdempotencyMismatch",
@@ -53,6 +55,7 @@ __all__ = [
     "PetStatus",
     "Petstore",
     "PetstoreError",
+    "PetstoreWithRawResponse",
     "RateLimit",
     "RateLimited",
     "RawResponse",

@@ -11,7 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 
-from petstore_client import LIVE, Pet, PetStatus, Petstore, PetstoreError, __version__
+from petstore_client import Pet, PetStatus, Petstore, PetstoreError, __version__
+from petstore_client._base_client import DEFAULT_BASE_URL
 from petstore_client._escaping import escape
 
 STATUSES = [status.value for status in PetStatus]
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # JSON must be UTF-8. Other output uses the terminal's encoding, which might not support every character.
         reconfigure(encoding="utf-8" if options.json else None, errors="backslashreplace")
     try:
-        client = Petstore(base_url=options.base_url)
+        client = Petstore(base_url=options.base_url, allow_http=options.allow_http)
     except OSError as error:
         return _print_error(f"cannot read the certificates (see SSL_CERT_FILE): {error}", 2)
     except Exception as error:  # ValueError, or an httpx2 error if a proxy environment variable is invalid
@@ -79,7 +80,8 @@ def _discard_output() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--base-url", metavar="URL", help=f"default: $PETSTORE_BASE_URL, or {LIVE}")
+    common.add_argument("--base-url", metavar="URL", help=f"default: $PETSTORE_BASE_URL, or {DEFAULT_BASE_URL}")
+    common.add_argument("--allow-http", action="store_true", help="send the API key unencrypted to another machine")
     common.add_argument("--json", action="store_true", help="print JSON")
     common.add_argument("--verbose", action="store_true", help="print each attempt on standard error")
 

@@ -14,6 +14,7 @@ PetstoreError
 │   ├── RateLimited           rate_limit_exceeded, and every other 429
 │   │   └── KeyBanned         key_banned
 │   └── ServerError           internal_error, unavailable, and every other 5xx
+├── ClientClosed              the client was closed, so nothing was sent
 ├── ConnectionFailed          no response: the service could not be reached, or the connection broke
 ├── TimedOut                  no response within the timeout
 └── UnexpectedResponse        a success status with an unexpected body
@@ -22,6 +23,8 @@ PetstoreError
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from petstore_client._models import RateLimit
 
@@ -112,7 +115,7 @@ class Gone(ApiError):
 
 
 class RequestTimeout(ApiError):
-    """The service did not receive the whole request in time, and no retries are left."""
+    """The service did not receive the whole request in time, and `total_timeout` has passed."""
 
 
 class IdempotencyMismatch(ApiError):
@@ -120,7 +123,7 @@ class IdempotencyMismatch(ApiError):
 
 
 class RateLimited(ApiError):
-    """The rate limit was exceeded, and either no retries are left or waiting would exceed `total_timeout`."""
+    """The rate limit was exceeded, and waiting would exceed `total_timeout`."""
 
     limit: int | None = None
     """How many requests the exhausted window admits."""
@@ -128,6 +131,11 @@ class RateLimited(ApiError):
     """How many requests remain in that window."""
     reset: int | None = None
     """When that window resets, as a Unix timestamp on the service's clock."""
+    window: str | None = None
+    """The exhausted limit: `minute`, `day`, `ban`, or `address` for the limit of the client's address."""
+
+    def _details(self) -> list[str]:
+        return super()._details() + ([] if self.window is None else [f"limit: {self.window}"])
 
 
 class KeyBanned(RateLimited):
@@ -135,15 +143,25 @@ class KeyBanned(RateLimited):
 
 
 class ServerError(ApiError):
-    """The service returned a 5xx status, and no retries are left."""
+    """The service returned a 5xx status, and did not recover before `total_timeout` had passed."""
+
+
+class ClientClosed(PetstoreError):
+    """The client is closed. The request was not sent, or an earlier attempt failed and was not repeated."""
+
+    def __init__(self, message: str = "the client is closed", *, code: str = "client_closed", **more: Any) -> None:
+        super().__init__(message, code=code, **more)
 
 
 class ConnectionFailed(PetstoreError):
-    """The service could not be reached, or the connection broke, and no retries are left. See `__cause__`."""
+    """The service could not be reached, or the connection broke, until `total_timeout` had passed. See `__cause__`.
+
+    Raised after 10 s if the service has never responded, and immediately for an invalid certificate.
+    """
 
 
 class TimedOut(PetstoreError):
-    """No response arrived within `timeout` and no retries are left, or `total_timeout` has passed. See `__cause__`."""
+    """No response arrived within `timeout`, or the request could not be sent, until `total_timeout` had passed."""
 
 
 class UnexpectedResponse(PetstoreError):
@@ -186,7 +204,7 @@ def api_error(
     more: dict[str, Any] = {"headers": headers, "retry_after": retry_after}
     kind = _class_for(code, status)
     if rate_limit is not None and issubclass(kind, RateLimited):
-        more |= {"limit": rate_limit.limit, "remaining": rate_limit.remaining, "reset": rate_limit.reset}
+        more |= msgspec.structs.asdict(rate_limit)
     return kind(message, code=code, status=status, request_id=headers.get("x-request-id"), **more)
 
 

@@ -1,26 +1,37 @@
-"""Reports each attempt and each wait to the caller's callbacks and to the log."""
+"""Reports attempts and waits to the caller's callbacks and to the log."""
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
+from petstore_client._errors import KeyBanned, PetstoreError, RateLimited
 from petstore_client._escaping import escape
 from petstore_client._models import Model
 
 # This logger deliberately has no NullHandler, so that warnings are printed even if the program does not set up logging.
 logger = logging.getLogger("petstore_client")
 
-WaitReason = Literal["minute_limit", "day_limit", "ban", "outage", "failure", "no_response"]
+WaitReason = Literal[
+    "minute_limit", "day_limit", "ban", "address_limit", "rate_limit", "outage", "no_response", "failure", "queue"
+]
 """The reason for a wait. See `Wait.reason`."""
-_REASONS: dict[WaitReason, str] = {
+_TEXTS: dict[WaitReason, str] = {
     "minute_limit": "per-minute rate limit",
     "day_limit": "per-day rate limit",
     "ban": "the API key is banned",
+    "address_limit": "rate limit of this address",
+    "rate_limit": "rate limit",
     "outage": "the service is unavailable",
-    "failure": "the last attempt failed",
     "no_response": "no response from the service",
+    "failure": "the last attempt failed",
+    "queue": "earlier requests are still waiting for responses",
 }
+_WINDOWS: dict[str | None, WaitReason] = {
+    "minute": "minute_limit", "day": "day_limit", "ban": "ban", "address": "address_limit",
+}  # fmt: skip
 LOGGED_WAIT = 5.0  # in seconds; longer waits are logged as warnings
+
+E_ = TypeVar("E_")
 
 
 class Attempt(Model, frozen=True):
@@ -31,7 +42,6 @@ class Attempt(Model, frozen=True):
     """The path below the base URL, with the query."""
     number: int
     """The number of the attempt, starting at 1."""
-    max_attempts: int
     seconds: float
     """The time from sending the request to the end of the response."""
     status: int | None
@@ -40,32 +50,44 @@ class Attempt(Model, frozen=True):
     """The error's code, or None if the request succeeded."""
     request_id: str | None
     wait: float | None
-    """The number of seconds until the next attempt, or None if this was the last attempt."""
+    """The number of seconds until the next attempt can be sent, or None if this was the last attempt."""
 
     def __str__(self) -> str:
         result = f"{self.status or 'no response'}{f' {self.code}' if self.code else ''}"
         again = "" if self.wait is None else f", retrying in {self.wait:.2f} s"
         request = f", request {self.request_id}" if self.request_id else ""
-        attempt = f"attempt {self.number} of {self.max_attempts}"
-        return f"{self.method} {self.path}: {result} in {self.seconds:.3f} s, {attempt}{again}{request}"
+        return f"{self.method} {self.path}: {result} in {self.seconds:.3f} s, attempt {self.number}{again}{request}"
 
 
 class Wait(Model, frozen=True):
-    """A wait that is about to begin."""
+    """A wait that is about to begin. For the reason `queue`, a wait that has lasted for a second."""
 
-    method: str
-    path: str
     seconds: float
     reason: WaitReason
-    """`minute_limit`, `day_limit` and `ban` are pauses after a 429, which apply to all of the client's calls. `outage`
-    (a 503), `failure` (any other service error) and `no_response` are delays before this call is retried."""
+    """`failure` (a 408 or 500) delays one call. The other reasons delay all calls that use the same API key: a 429 for
+    a limit of the key or of the client's address, an outage, no response, or a queue for connections."""
+    calls: int = 1
+    """How many calls wait."""
 
     def __str__(self) -> str:
-        return f"waiting {self.seconds:.0f} s: {_REASONS[self.reason]}"
+        calls = f", {self.calls:,} calls" if self.calls > 1 else ""
+        return f"waiting {self.seconds:.0f} s: {_TEXTS[self.reason]}{calls}"
+
+
+def wait_reason(error: PetstoreError) -> WaitReason:
+    """Returns why calls have to wait after this error."""
+    if isinstance(error, RateLimited):
+        return _WINDOWS.get(error.window, "ban" if isinstance(error, KeyBanned) else "rate_limit")
+    if error.status is None:
+        return "no_response"
+    return "outage" if error.status in (502, 503, 504) else "failure"
 
 
 class Events:
-    """Reports attempts and waits to the log and to one client's callbacks."""
+    """Reports attempts and waits to the log and to one client's callbacks.
+
+    An exception in a callback is logged, so that it cannot lose the result of a call.
+    """
 
     def __init__(
         self, on_attempt: Callable[[Attempt], object] | None = None, on_wait: Callable[[Wait], object] | None = None
@@ -81,12 +103,18 @@ class Events:
         level = logging.DEBUG if attempt.code is None else logging.INFO
         if logger.isEnabledFor(level):
             logger.log(level, "%s", escape(str(attempt)))
-        if self._on_attempt is not None:
-            self._on_attempt(attempt)
+        _call_back(self._on_attempt, attempt)
 
-    def wait(self, wait: Wait, *, is_first: bool = True) -> None:
-        """Reports a wait. Logs a warning if the wait is longer than 5 s and no other call has logged the same pause."""
-        if is_first and wait.seconds > LOGGED_WAIT:
+    def wait(self, wait: Wait) -> None:
+        """Reports a wait. Logs a warning if it is longer than 5 s."""
+        if wait.seconds > LOGGED_WAIT:
             logger.warning("%s", wait)
-        if self._on_wait is not None:
-            self._on_wait(wait)
+        _call_back(self._on_wait, wait)
+
+
+def _call_back(callback: Callable[[E_], object] | None, event: E_) -> None:
+    if callback is not None:
+        try:
+            callback(event)
+        except Exception:
+            logger.exception("a callback of the client raised an exception")

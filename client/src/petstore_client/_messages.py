@@ -1,9 +1,15 @@
-"""Requests, responses, and the protocol that senders implement. No I/O."""
+"""Requests, responses, and the protocols of the shells, which do all I/O for the core. No I/O."""
 
+import math
 from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
+
+from petstore_client._keys import Secret
+
+FailureKind = Literal["unreachable", "outage", "final"]
+"""Why no response arrived: no connection, a broken connection or a timeout, or a request that can never be sent."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -13,26 +19,27 @@ class Timeouts(msgspec.Struct, frozen=True):
     connect: float
     read: float
     write: float
-    pool: float
-    """The timeout for waiting for a permit from the rate limiter, and for waiting for a free connection."""
 
     def __post_init__(self) -> None:
         if not all(seconds > 0 for seconds in msgspec.structs.astuple(self)):
             raise ValueError("a timeout must be greater than 0")
 
-    def within(self, seconds: float) -> "Timeouts":
-        """Returns a copy in which the total timeout is at most `seconds`."""
-        return msgspec.structs.replace(self, total=min(self.total, max(seconds, 0.001)))
+    def within(self, total: float, connect: float = math.inf) -> "Timeouts":
+        """Returns a copy that allows at most `total` seconds, and at most `connect` seconds for the connection."""
+        return Timeouts(_at_most(self.total, total), _at_most(self.connect, connect), self.read, self.write)
+
+
+def _at_most(seconds: float, limit: float) -> float:
+    return min(seconds, max(limit, 0.001))
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request without the base URL and the API key, which the sender adds."""
+    """A request without the base URL and the API key, which the shell adds."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None
-    timeouts: Timeouts
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -41,20 +48,43 @@ class Response(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    problem: str | None = None
+    """Why the response could not be read completely, for example because it is too large. The body is then empty."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """No complete response arrived."""
+    """No response arrived."""
 
     cause: Exception
     reason: str
+    kind: FailureKind
     timed_out: bool = False
 
 
-class Sender(Protocol):
-    """Performs all of a client's I/O. Implemented by `SyncSender` and `AsyncSender` in `_http.py`."""
+class Alarm(Protocol):
+    """Lets one call wait until another call wakes it."""
 
-    async def send(self, request: Request) -> Response | Failure: ...
+    def wake(self) -> None: ...
 
-    # This method can return early, so callers must check the clock afterwards.
-    def sleep(self, seconds: float, /) -> Awaitable[object]: ...
+    # Can return early, so callers must check the clock afterwards. `is_pause` says that the call waits for the end of
+    # this time. Otherwise, it waits to be woken. Raises ClientClosed if the client is closed.
+    def wait(self, seconds: float, *, is_pause: bool) -> Awaitable[object]: ...
+
+
+class Shell(Protocol):
+    """Does all I/O of a client. Its methods raise ClientClosed if the client is closed."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def alarm(self) -> Alarm: ...
+
+    async def send(self, request: Request, secret: Secret, timeouts: Timeouts) -> Response | Failure: ...
+
+    def clock(self) -> float: ...
+
+    def wall_clock(self) -> float: ...
+
+    def random(self) -> float: ...
+
+    def new_idempotency_key(self) -> str: ...

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ class PetStatus(StrEnum):
     PENDING = "pending"
     SOLD = "sold"
 
+
+_STATUSES = {status.value: status for status in PetStatus}
 
 Status = PetStatus | Literal["available", "pending", "sold"]
 """The type of a `status` argument: a `PetStatus` or a string."""
@@ -39,7 +41,14 @@ class Pet(Model, frozen=True):
     id: int
     name: str
     category_id: int
-    status: PetStatus
+    if TYPE_CHECKING:
+        status: PetStatus | str
+        """A `PetStatus`, or a string if this version of the client does not know the status."""
+    else:
+        status: str  # msgspec cannot decode a union of an enum and a string
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "status", _STATUSES.get(self.status, self.status))
 
 
 class Page(Model, frozen=True):
@@ -48,10 +57,6 @@ class Page(Model, frozen=True):
     pets: tuple[Pet, ...]
     next_cursor: str | None = None
     """The `cursor` argument for the next page, or None if this is the last page."""
-    etag: str | None = None
-    """The `ETag` of the page, or None if the response had none."""
-    not_modified: bool = False
-    """True if the page given as `if_none_match` has not changed."""
 
     def __iter__(self) -> Iterator[Pet]:
         return iter(self.pets)
@@ -61,11 +66,11 @@ class Page(Model, frozen=True):
 
     def __repr__(self) -> str:
         # Omit the animals to keep the repr short.
-        return f"<Page len={len(self)} next_cursor={self.next_cursor!r} not_modified={self.not_modified}>"
+        return f"<Page len={len(self)} next_cursor={self.next_cursor!r}>"
 
 
 class RateLimit(Model, frozen=True):
-    """The state of the API key's per-minute or per-day window, whichever has fewer requests remaining."""
+    """The state of the API key's per-minute or per-day limit, whichever has fewer requests remaining."""
 
     limit: int
     """How many requests the window admits."""
@@ -73,6 +78,8 @@ class RateLimit(Model, frozen=True):
     """How many requests remain in the window."""
     reset: int
     """When the window resets, as a Unix timestamp on the service's clock."""
+    window: str | None = None
+    """The name of the window: `minute`, `day`, or `ban` during a ban. None if the service does not name it."""
 
     @property
     def reset_at(self) -> datetime:

@@ -8,8 +8,8 @@ import msgspec
 from petstore_client._models import Page, Pet
 from petstore_client._responses import RawResponse
 
-FetchPage = Callable[[int, str | None, Page | str | None], Awaitable[RawResponse[Page]]]
-"""Fetches a page, given its limit, a cursor, and a page or ETag for `If-None-Match`."""
+FetchPage = Callable[[int, str | None], Awaitable[RawResponse[Page]]]
+"""Fetches a page, given its limit and a cursor."""
 
 
 def limit_of(page_size: int, max_items: int | None) -> int:
@@ -20,36 +20,33 @@ def limit_of(page_size: int, max_items: int | None) -> int:
 class AsyncPageIterator(AsyncIterator[Page]):
     """Iterates over pages of animals. Tasks must not share an iterator."""
 
-    def __init__(
-        self,
-        fetch: FetchPage,
-        path: str,
-        max_items: int | None,
-        page_size: int,
-        cursor: str | None,
-        if_none_match: Page | str | None,
-    ) -> None:
+    def __init__(self, fetch: FetchPage, path: str, max_items: int | None, page_size: int, cursor: str | None) -> None:
         """`path` is the list's path and query without a cursor. It is used only in the repr."""
         self._fetch = fetch
         self._path = path
         self._remaining = max_items
         self._page_size = page_size
-        self._cursor = cursor
-        self._if_none_match = if_none_match
+        self._cursor: str | None = cursor
+        self._earlier_cursor: str | None = cursor
+        self._pages = 0
         self._is_done = max_items == 0
 
     async def __anext__(self) -> Page:
         if self._is_done:
             raise StopAsyncIteration
-        limit = limit_of(self._page_size, self._remaining)
-        page = (await self._fetch(limit, self._cursor, self._if_none_match)).parse()
+        response = await self._fetch(limit_of(self._page_size, self._remaining), self._cursor)
+        page = response.parse()
+        if page.next_cursor is not None and page.next_cursor in (self._cursor, self._earlier_cursor):
+            raise response.unexpected("the list does not advance: the service has already returned this cursor")
         # Update the state only on success, so that the next call after an error fetches the same page again.
-        self._cursor, self._if_none_match, self._is_done = page.next_cursor, None, page.next_cursor is None
+        self._cursor, self._is_done = page.next_cursor, page.next_cursor is None
+        self._pages += 1
+        if self._pages & (self._pages - 1) == 0:  # a power of two, so that a cycle of any length is found
+            self._earlier_cursor = page.next_cursor
         if self._remaining is not None:
             if len(page) > self._remaining:  # the service ignored the limit
                 page = msgspec.structs.replace(page, pets=page.pets[: self._remaining])
-            # A 304 for a bare ETag yields an empty page, so assume that the page was full.
-            self._remaining -= limit if page.not_modified and not page.pets else len(page)
+            self._remaining -= len(page)
             self._is_done = self._is_done or self._remaining == 0
         return page
 
@@ -61,17 +58,9 @@ class AsyncPageIterator(AsyncIterator[Page]):
 class AsyncPetIterator(AsyncIterator[Pet]):
     """Iterates over the animals on all pages. Tasks must not share an iterator."""
 
-    def __init__(
-        self,
-        fetch: FetchPage,
-        path: str,
-        max_items: int | None,
-        page_size: int,
-        cursor: str | None,
-        if_none_match: Page | str | None,
-    ) -> None:
+    def __init__(self, fetch: FetchPage, path: str, max_items: int | None, page_size: int, cursor: str | None) -> None:
         self._path = path
-        self._new_pages = partial(AsyncPageIterator, fetch, path, max_items, page_size, cursor, if_none_match)
+        self._new_pages = partial(AsyncPageIterator, fetch, path, max_items, page_size, cursor)
         self._pages = self.pages()
         self._page: Iterator[Pet] = iter(())
 

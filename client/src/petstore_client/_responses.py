@@ -1,6 +1,5 @@
 """Interprets a response: its result or error, the state of the rate limit, and the next page. No I/O."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 from urllib.parse import parse_qs
@@ -25,7 +24,6 @@ class RawResponse(Generic[T]):
         self.status: int = response.status
         self.headers: Mapping[str, str] = response.headers
         self.content: bytes = response.body
-        self.etag: str | None = response.headers.get("etag")
         self.request_id: str | None = request_id_of(response)
         self._response = response
         self._read = read
@@ -38,17 +36,25 @@ class RawResponse(Generic[T]):
         try:
             return self._read(self._response)
         except UNREADABLE as cause:
-            message = f"the response has an unexpected body: {cause}"
-            raise UnexpectedResponse(
-                message,
-                code="unexpected_response",
-                status=self.status,
-                request_id=self.request_id,
-                headers=self.headers,
-            ) from cause
+            raise unexpected(self._response, f"the response has an unexpected body: {cause}") from cause
+
+    def unexpected(self, why: str) -> UnexpectedResponse:
+        """Returns the error to raise if the value in the body makes no sense."""
+        return unexpected(self._response, why)
 
     def __repr__(self) -> str:
         return f"<RawResponse {self.status}>"
+
+
+def unexpected(response: Response, message: str) -> UnexpectedResponse:
+    """Returns the error for a successful response that does not contain what this API returns."""
+    return UnexpectedResponse(
+        message,
+        code="unexpected_response",
+        status=response.status,
+        request_id=request_id_of(response),
+        headers=response.headers,
+    )
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
@@ -66,15 +72,9 @@ def read_pet(response: Response) -> Pet:
     return _read_pet(response.body)
 
 
-def read_page(response: Response, known: Page | str | None = None) -> Page:
-    """Reads a page. If the response is not valid, raises one of the exceptions in UNREADABLE.
-
-    `known` is the page or ETag that the request sent as `If-None-Match`.
-    """
-    if response.status == 304 and known is not None:
-        page = known if isinstance(known, Page) else Page((), next_cursor(response), known)
-        return msgspec.structs.replace(page, not_modified=True)
-    return Page(_read_pets(response.body), next_cursor(response), response.headers.get("etag"))
+def read_page(response: Response) -> Page:
+    """Reads a page. If the response is not valid, raises one of the exceptions in UNREADABLE."""
+    return Page(_read_pets(response.body), next_cursor(response))
 
 
 def success_or_error(outcome: Response | Failure, now: float) -> Response | PetstoreError:
@@ -84,27 +84,26 @@ def success_or_error(outcome: Response | Failure, now: float) -> Response | Pets
         failed = kind(outcome.reason, code=code)
         failed.__cause__ = outcome.cause
         return failed
-    # A 304 is a success if the request sent If-None-Match. Otherwise, `parse` raises UnexpectedResponse.
+    # A 304 is a success if the caller's headers contain If-None-Match. Its body is empty, so `parse` fails.
     if 200 <= outcome.status < 300 or outcome.status == 304:
-        return outcome
+        return outcome if outcome.problem is None else unexpected(outcome, outcome.problem)
     try:
         body = _read_error(outcome.body)
     except UNREADABLE:
         # The response is probably from a proxy, not from the service.
         body = _ErrorBody("unknown", f"received a {outcome.status} response with an unexpected body")
     wait = retry_after(outcome.headers, now)
-    return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome))
+    return api_error(body.code, body.message, outcome.status, outcome.headers, wait, rate_limit_of(outcome.headers))
 
 
-def rate_limit_of(outcome: Response | Failure) -> RateLimit | None:
-    """Returns the state of the key's rate limit, or None if the response does not contain it."""
-    # In a 401, the headers describe the limit for the client's IP address, because there is no valid key.
-    if isinstance(outcome, Failure) or outcome.status == 401:
-        return None
-    headers = outcome.headers
+def rate_limit_of(headers: Mapping[str, str]) -> RateLimit | None:
+    """Returns the state of the rate limit that the headers describe, or None if they do not describe one."""
     try:
         return RateLimit(
-            int(headers["x-ratelimit-limit"]), int(headers["x-ratelimit-remaining"]), int(headers["x-ratelimit-reset"])
+            int(headers["x-ratelimit-limit"]),
+            int(headers["x-ratelimit-remaining"]),
+            int(headers["x-ratelimit-reset"]),
+            headers.get("x-ratelimit-window"),
         )
     except (KeyError, ValueError):
         return None
@@ -118,14 +117,22 @@ def request_id_of(outcome: Response | Failure) -> str | None:
 def next_cursor(response: Response) -> str | None:
     """Returns the cursor in the link to the next page, or None on the last page.
 
-    The rest of the link is ignored, so that a forged link cannot make the client send its key to another address.
-    Raises msgspec.ValidationError if the link contains no cursor.
+    The rest of the link is ignored, so that a forged link cannot make the client send its key to another address. Takes
+    time linear in the length of the header. Raises msgspec.ValidationError if the link contains no cursor.
     """
-    for target, parameters in re.findall(r"<([^>]*)>([^<]*)", response.headers.get("link", "")):
-        relation = re.search(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,"]+))', parameters, re.IGNORECASE)
-        if relation and "next" in (relation[1] or relation[2]).lower().split():
-            cursors = parse_qs(str(target).partition("?")[2]).get("cursor")
+    for link in response.headers.get("link", "").split("<")[1:]:
+        target, _, parameters = link.partition(">")
+        if "next" in _relations(parameters):
+            cursors = parse_qs(target.partition("?")[2]).get("cursor")
             if not cursors:
                 raise msgspec.ValidationError("the link to the next page has no cursor")
             return cursors[0]
     return None
+
+
+def _relations(parameters: str) -> list[str]:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "rel":
+            return value.strip(' \t,"').lower().split()
+    return []

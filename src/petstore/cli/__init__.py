@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import os
+import resource
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.core import ParameterSource
 from petstore import __version__
 from petstore.data_dir import UMASK
 from petstore.errors import PetstoreError
+from petstore.job_control import defer_stops
 
 COMMANDS = {
     "serve": ("petstore.cli.serve", "Start the service."),
@@ -84,6 +86,9 @@ def main() -> None:
     """Runs a command. On an error that the operator can correct, prints one line and exits with code 2."""
     _prepare_streams()
     os.umask(UMASK)
+    # A core dump would contain secrets. Worker processes inherit this limit.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    defer_stops()
     try:
         outcome = cli(standalone_mode=False)
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from petstore import data_dir
 from petstore.files import replacing
 from petstore.keys import Environment
 from petstore.server.sockets import Address
-from petstore.settings import BASES, Settings
+from petstore.settings import BASES, DEFAULTS, Settings
 
 CONSOLE_PORT = 8081
 
@@ -24,7 +24,7 @@ CONSOLE_PORT = 8081
 class ServiceAddress(msgspec.Struct, frozen=True):
     """The service's address as seen from this machine, and a curl command that can connect to it."""
 
-    origin: str = f"http://{Settings().host}:{Settings().port}"
+    origin: str = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
     curl: tuple[str, ...] = ("curl", "-i")
 
     def curl_line(self, environment: Environment, secret: str) -> str:

@@ -11,7 +11,7 @@ from petstore.cli.data import act
 from petstore.cli.suggestions import BACKEND_OPTIONS
 from petstore.errors import PetstoreError
 from petstore.keys import KeyQuery
-from petstore.settings import Settings
+from petstore.settings import DEFAULTS
 
 ITEMS_MAX = 100
 SHELLS = ("bash", "zsh", "fish")
@@ -24,7 +24,7 @@ def key_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     If the data cannot be read, returns nothing, because an error message would garble the command line.
     """
     options = {name: ctx.params.get(name) for name in BACKEND_OPTIONS}
-    options["data"] = options["data"] or Settings().data
+    options["data"] = options["data"] or DEFAULTS.data
     options["pgbouncer"] = bool(options["pgbouncer"])
 
     async def work(backends: Backends) -> list[CompletionItem]:

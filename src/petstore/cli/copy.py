@@ -102,7 +102,7 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
             scheme = to_store.partition(":")[0]
             raise OperatorError(f"--to-store {scheme}: use postgresql://user@host/database or a directory")
         return Settings(data=source.data, store=to_store, gate=to_gate, pgbouncer=source.pgbouncer)
-    if re.match("[^/]+:.*@", to_store):  # this looks like user:password@host rather than a directory
+    if re.match("[^/:]+:.*@", to_store):  # this looks like user:password@host rather than a directory
         raise OperatorError("--to-store must start with postgresql:// if it is a URL, or with ./ if it is a directory")
     target = Settings(data=Path(to_store), gate=to_gate)
     if target.data.resolve() == source.data.resolve() and (source.store is None or source.gate is None):

@@ -23,6 +23,7 @@ from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
 from petstore.store import Store
 from petstore.store.database import Bounds
+from petstore.wording import could_be_id
 
 T = TypeVar("T")
 
@@ -164,8 +165,7 @@ def refuse_secret(text: str) -> None:
 async def key_of(backends: Backends, key_id: str) -> ApiKey:
     """Returns the key with this id in either environment. Raises OperatorError if there is no such key."""
     refuse_secret(key_id)
-    # Ids are printable ASCII. Do not look up other strings, because PostgreSQL rejects U+0000 and lone surrogates.
-    if key_id.isascii() and key_id.isprintable():
+    if could_be_id(key_id):
         for store in backends.stores.values():
             key = await store.keys.get(key_id)
             if key is not None:

@@ -15,13 +15,12 @@ from petstore.files import os_errors_of
 from petstore.keys import ENVIRONMENTS, parse_duration
 from petstore.pets import INT64_MAX, INT64_MIN
 from petstore.server.tls import tls_context
-from petstore.settings import DECLARED, Option, Settings, check_url
+from petstore.settings import DECLARED, DEFAULTS, Option, Settings, check_url
 from petstore.usage import calendar_month
 from petstore.wording import parse_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULTS = Settings()
 URL_FILE_MAX = 64 * 1024  # bytes
 
 
@@ -130,7 +129,7 @@ def setting_option(name: str, **changes: Any) -> Callable[[F], F]:
         "type": _parameter_type(kind, declared),
         "is_flag": kind is bool,
         "multiple": is_list,
-        "default": getattr(_DEFAULTS, name),
+        "default": getattr(DEFAULTS, name),
         "show_default": declared.default or True,
         "metavar": declared.metavar,
         "envvar": f"PETSTORE_{name}".upper() if declared.selects_data else None,

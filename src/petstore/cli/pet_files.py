@@ -45,7 +45,7 @@ from petstore.formats.pet_files import (
 from petstore.formats.pet_texts import IMPORTED
 from petstore.imports import Import, Undone, import_in_words
 from petstore.keys import Environment
-from petstore.wording import counted, printable, when
+from petstore.wording import could_be_id, counted, printable, when
 
 NAMED_MAX = 10  # the maximum number of ids in a message
 KEPT_IDS_MAX = 1_000  # the maximum number of ids in JSON output
@@ -289,8 +289,7 @@ def undo_import(import_id: str, yes: bool, as_json: bool, **where: Any) -> None:
 
 async def _undoing(backends: Backends, import_id: str) -> _Undoing:
     """Finds an import in either environment. Raises OperatorError if it does not exist."""
-    # Ids are printable ASCII. Do not look up other strings, because PostgreSQL rejects U+0000 and lone surrogates.
-    for environment, store in backends.stores.items() if import_id.isascii() and import_id.isprintable() else ():
+    for environment, store in backends.stores.items() if could_be_id(import_id) else ():
         found = await store.imports.get(import_id, backends.clock())
         if found is not None:
             counts = await store.imports.undone(import_id)

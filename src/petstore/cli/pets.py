@@ -38,7 +38,7 @@ from petstore.pets import (
     checked_pet,
 )
 from petstore.removals import REMOVAL_PREFIX, Removal, Removed
-from petstore.wording import counted, printable, when
+from petstore.wording import could_be_id, counted, printable, when
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -307,7 +307,7 @@ def _only_one(removal_ids: Sequence[str]) -> Sequence[str]:
     """Returns the argument. Raises OperatorError if it contains several ids, or an id that PostgreSQL would reject."""
     if len(removal_ids) > 1:
         raise OperatorError("only one removal can be restored at a time")
-    if not (removal_ids[0].isascii() and removal_ids[0].isprintable()):
+    if not could_be_id(removal_ids[0]):
         raise OperatorError(f"removal {printable(removal_ids[0])} was not found")
     return removal_ids
 

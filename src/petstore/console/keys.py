@@ -9,7 +9,7 @@ from starlette.responses import Response
 from petstore.audit import Actor
 from petstore.console.edits import base_of, changes_in, edit_context, with_colleague
 from petstore.console.forms import Form
-from petstore.console.requests import ConsoleRequest, Handler, Subject, describe, number_in
+from petstore.console.requests import ConsoleRequest, Handler, Subject, describe
 from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import (
@@ -32,9 +32,10 @@ from petstore.keys import (
 )
 from petstore.maintenance.bans import lift_ban
 from petstore.operators import could_be_token
+from petstore.pets import parse_whole_number
 from petstore.plans import PLANS, Limits, Plan
 from petstore.reports.charts import key_bars
-from petstore.reports.key_status import KEY_STATES, KeyState, KeyStatus, statuses
+from petstore.reports.key_status import GATE_STATES, KEY_STATES, KeyState, KeyStatus, in_state, statuses
 from petstore.store.keys import Keys
 from petstore.usage import SPANS
 from petstore.wording import duration_in_words
@@ -105,11 +106,10 @@ async def content(request: ConsoleRequest) -> dict[str, Any]:
     after = await request.find_key(request.parameter("after"))
     expiring = request.parameter("expiring") if request.parameter("expiring") in EXPIRING else ""
     expires_by = request.now + parse_duration(expiring) if expiring else None
-    query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # bans are stored in the gate, so the store cannot filter by them
-        bans = await request.state.bans[request.environment].latest(first_timeout=BANS_TIMEOUT)
-        banned = [ban.key_id for ban, _ in bans.value] if bans else []
-        query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
+    of_gate = request.state.bans[request.environment]
+    bans = await of_gate.latest(first_timeout=BANS_TIMEOUT) if state in GATE_STATES else None
+    banned = [ban.key_id for ban, _ in bans.value] if bans else []
+    query = in_state(KeyQuery(text, plan, expires_by=expires_by), state, banned)
     found = await request.store.keys.search(query, now=request.now, sort=sort, after=after, limit=PAGE_SIZE + 1)
     keys = found[:PAGE_SIZE]
     found_statuses = await statuses_of(request, keys)
@@ -195,7 +195,7 @@ async def change(request: ConsoleRequest) -> Response:
 
 async def rotate(request: ConsoleRequest) -> Response:
     form, secret = await request.form(), mint(request.environment)
-    overlap, seen = form.text("overlap", OVERLAP), number_in(form.text("newest"))
+    overlap, seen = form.text("overlap", OVERLAP), parse_whole_number(form.text("newest")) or 0
     key_id = (await request.key()).id
     try:
         await request.store.keys.rotate(key_id, secret, seen, parse_duration(overlap), request.by)

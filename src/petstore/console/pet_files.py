@@ -16,7 +16,7 @@ from petstore.errors import OperatorError
 from petstore.formats.pet_files import BATCH, EXPORTED, PetFile, format_of, write_pets
 from petstore.imports import Import, import_in_words
 from petstore.pets import Page, PetQuery, is_status
-from petstore.wording import parse_time
+from petstore.wording import could_be_id, parse_time
 
 UPLOAD_MAX = 1024 * 1024 * 1024
 PAGE_SIZE = 50
@@ -171,7 +171,7 @@ def _before(request: ConsoleRequest) -> tuple[float, str] | None:
         at = float(request.parameter("at"))
     except ValueError:
         return None
-    return (at, request.parameter("id")) if math.isfinite(at) and _is_id(request.parameter("id")) else None
+    return (at, request.parameter("id")) if math.isfinite(at) and could_be_id(request.parameter("id")) else None
 
 
 async def show_import(request: ConsoleRequest) -> Response:
@@ -200,12 +200,7 @@ async def undo_import(request: ConsoleRequest) -> Response:
 async def _import(request: ConsoleRequest) -> Import:
     """Returns the import whose id is in the path. Raises HTTPException if there is none."""
     import_id = request.http.path_params["import_id"]
-    found = await request.store.imports.get(import_id, request.now) if _is_id(import_id) else None
+    found = await request.store.imports.get(import_id, request.now) if could_be_id(import_id) else None
     if found is None:
         raise HTTPException(404)
     return found
-
-
-def _is_id(text: str) -> bool:
-    """Returns whether the store accepts this string as an id. PostgreSQL rejects some control characters."""
-    return text.isascii() and text.isprintable()

@@ -18,7 +18,6 @@ from petstore.edits import Conflict
 from petstore.errors import InvalidBody, OperatorError, Unavailable
 from petstore.formats.pet_texts import IMPORTED, pet_of_texts, texts_of_pet
 from petstore.pets import (
-    INT64_MAX,
     PET_UNITS,
     SELECTED_MAX,
     Found,
@@ -28,8 +27,10 @@ from petstore.pets import (
     PetQuery,
     PetStatus,
     is_status,
+    parse_whole_number,
 )
 from petstore.removals import REMOVAL_PREFIX, Removed
+from petstore.wording import could_be_id
 
 PAGE_SIZE = 50
 MISSING_MAX = 10  # ids in a message
@@ -64,7 +65,7 @@ async def change_selected(request: ConsoleRequest) -> Response:
     Responds with the changed rows if htmx sent the request, and with a redirect otherwise.
     """
     form = await request.form()
-    selected = [int(text) for text in form.texts("id") if is_id(text)]
+    selected = _selected(form)
     try:
         if not selected:
             raise OperatorError("Select animals first.")
@@ -100,10 +101,10 @@ def removal_message(request: ConsoleRequest, removed: Removed) -> FlashMessage:
 async def restore(request: ConsoleRequest) -> Response:
     """Restores the animals whose ids were submitted, or undoes the removal whose id was submitted."""
     form = await request.form()
-    pet_ids = [int(text) for text in form.texts("id") if is_id(text)]
+    pet_ids = _selected(form)
     removal_id = form.text("removal")
     try:
-        if removal_id.startswith(REMOVAL_PREFIX) and removal_id.isascii() and removal_id.isprintable():
+        if removal_id.startswith(REMOVAL_PREFIX) and could_be_id(removal_id):
             return await _restore_removal(request, removal_id)
         if not pet_ids:
             raise HTTPException(400)
@@ -143,8 +144,9 @@ async def restorable(request: ConsoleRequest, found: FoundEntries) -> dict[int, 
     """Returns a form field ("id" or "removal") for each entry whose animals can be restored, keyed by entry number."""
     # If an animal was removed more than once, only the latest removal can be undone.
     newest = {entry.subject: number for number, entry in reversed(found.entries) if entry.action == "remove animal"}
-    pet_ids = await request.store.removals.of_pets([int(subject) for subject in newest if is_id(subject)])
-    removals = await request.store.removals.find([subject for subject in newest if not is_id(subject)])
+    of_pet = {subject: pet_id for subject in newest if (pet_id := parse_whole_number(subject)) is not None}
+    pet_ids = await request.store.removals.of_pets([*of_pet.values()])
+    removals = await request.store.removals.find([subject for subject in newest if subject not in of_pet])
     return {
         **{newest[str(pet_id)]: "id" for pet_id in pet_ids},
         **{newest[removal.id]: "removal" for removal in removals.values() if removal.pets},
@@ -194,8 +196,9 @@ async def _search(request: ConsoleRequest) -> dict[str, Any]:
     query, before = query_of(request.parameter), request.number("before")
     found = await request.store.pets.newest(query, before=before or None, limit=PAGE_SIZE)
     hits = request.number("hits") + len(found.pets)
-    if not before and is_id(query.text) and query == PetQuery(query.text, query.status):
-        pet = await request.store.pets.get(int(query.text))  # a number can be an animal's id or part of a name
+    pet_id = parse_whole_number(query.text)  # a number can be an animal's id or part of a name
+    if not before and pet_id is not None and query == PetQuery(query.text, query.status):
+        pet = await request.store.pets.get(pet_id)
         if pet is not None and pet not in found.pets and query.status in (None, pet.status):
             found = found._replace(pets=[pet, *found.pets])
             hits += query.text not in pet.name  # if the name matches, the animal is counted on a later page
@@ -230,8 +233,8 @@ def pet_of(form: Form) -> NewPet:
     return pet_of_texts({name: form.text(name) for name in IMPORTED})
 
 
-def is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX
+def _selected(form: Form) -> list[int]:
+    return [pet_id for text in form.texts("id") if (pet_id := parse_whole_number(text)) is not None]
 
 
 # One animal
@@ -306,7 +309,7 @@ def _subject(pet_id: int) -> Subject:
 
 def _pet_id(request: ConsoleRequest) -> int:
     """Returns the animal's id from the path. Raises HTTPException if it is not a valid id."""
-    text = request.http.path_params["pet_id"]
-    if not is_id(text):
+    pet_id = parse_whole_number(request.http.path_params["pet_id"])
+    if pet_id is None:
         raise HTTPException(404)
-    return int(text)
+    return pet_id

@@ -15,8 +15,10 @@ from petstore.console.state import ConsoleState
 from petstore.edits import Conflict
 from petstore.errors import OperatorError, Unavailable
 from petstore.keys import ENVIRONMENTS, ApiKey, Environment
+from petstore.pets import parse_whole_number
 from petstore.store import Store
 from petstore.usage import SPANS, SpanName
+from petstore.wording import could_be_id
 
 HISTORY_SIZE = 50
 
@@ -54,7 +56,8 @@ class ConsoleRequest:
         return self.http.query_params.get(name, "")
 
     def number(self, name: str) -> int:
-        return number_in(self.parameter(name))
+        """Returns a parameter as an integer, or 0 if it is not a whole number or is too large for the store."""
+        return parse_whole_number(self.parameter(name)) or 0
 
     @property
     def is_htmx(self) -> bool:
@@ -116,11 +119,8 @@ class ConsoleRequest:
         return key
 
     async def find_key(self, key_id: str) -> ApiKey | None:
-        """Returns the key with this id, or None if it does not exist. Raises Unavailable.
-
-        Does not look up ids that contain control characters, because PostgreSQL rejects some of them.
-        """
-        return await self.store.keys.get(key_id) if key_id.isascii() and key_id.isprintable() else None
+        """Returns the key with this id, or None if it does not exist. Raises Unavailable."""
+        return await self.store.keys.get(key_id) if could_be_id(key_id) else None
 
 
 class Subject(NamedTuple):
@@ -140,11 +140,6 @@ class Subject(NamedTuple):
         actions = PET_ACTIONS if self.kind == "animal" else KEY_ACTIONS
         # Exclude entries about operators, because an operator's name can look like an id.
         return found._replace(entries=[each for each in found.entries if each[1].action in actions])
-
-
-def number_in(text: str) -> int:
-    """Returns a text as an integer, or 0 if it is not a whole number or is too large for the store."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def cookie_of(request: Request, name: str) -> str:

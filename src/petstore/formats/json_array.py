@@ -2,19 +2,20 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 ELEMENT_MAX = 64 * 1024  # bytes
 
-_WHITE_SPACE = re.compile(rb"[ \t\r\n]*")
+_WHITE_SPACE = re.compile(rb"[ \t\r\n]*").match
 # Only character classes use possessive quantifiers, because Python before 3.11.5 matches possessive groups incorrectly.
-_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
-_STRING = rb'"' + _IN_STRING.pattern + rb'"'
+_REST_OF_STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*'
+_STRING = rb'"' + _REST_OF_STRING + rb'"'
+_IN_STRING = re.compile(_REST_OF_STRING, re.DOTALL).match
 # Both patterns stop at a bracket, or at a string that continues in the next block. The first pattern also stops at a
 # comma.
-_OUTSIDE_BRACKETS = re.compile(rb'[^"\[\]{},]*+(?:' + _STRING + rb'[^"\[\]{},]*+)*', re.DOTALL)
-_INSIDE_BRACKETS = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*', re.DOTALL)
+_OUTSIDE_BRACKETS = re.compile(rb'[^"\[\]{},]*+(?:' + _STRING + rb'[^"\[\]{},]*+)*', re.DOTALL).match
+_INSIDE_BRACKETS = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*', re.DOTALL).match
 
 
 class NotAnArray(ValueError):
@@ -117,9 +118,9 @@ class _Element:
         return at + len(byte)
 
 
-def _end_of(pattern: re.Pattern[bytes], block: bytes, at: int) -> int:
+def _end_of(match: Callable[[bytes, int], re.Match[bytes] | None], block: bytes, at: int) -> int:
     """Returns the index where the match ends. All patterns can match an empty string, so there is always a match."""
-    found = pattern.match(block, at)
+    found = match(block, at)
     return found.end() if found else at
 
 

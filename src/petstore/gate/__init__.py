@@ -114,8 +114,8 @@ class GatePolicy(NamedTuple):
     """
 
     bans: BanPolicy = BanPolicy()
-    address_per_minute: int = 600
-    outage: Literal["degrade", "refuse"] = "degrade"
+    address_per_minute: int = settings.DEFAULTS.address_per_minute
+    outage: Literal["degrade", "refuse"] = settings.DEFAULTS.gate_outage
     given_clock: bool = False
     counted: tuple[OperationName, ...] = COUNTED
 

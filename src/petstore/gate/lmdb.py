@@ -29,6 +29,7 @@ from petstore.files import open_file
 from petstore.gate import DIGEST_LENGTH, VALID_SECONDS, CatalogueVersion, GatePolicy, bucket_of
 from petstore.gate.records import EMPTY, admissions_in, unpack_fields, unpack_windows, with_admission, with_windows
 from petstore.gate.recovery import FORMAT, FORMAT_RECORD, check_format, mark_in_use
+from petstore.job_control import unstoppable
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.observability.health import Health
 from petstore.operations import OperationName
@@ -84,7 +85,7 @@ class LmdbGate:
         self._env: Any = None
         self._version_names: dict[Environment, bytes] = {each: VERSION + each.encode() for each in ENVIRONMENTS}
         try:
-            with size_lock(path) as file:
+            with unstoppable, size_lock(path) as file:
                 check_format(path)
                 mark_in_use(path)
                 size = max(initial_size, os.fstat(file).st_size)
@@ -169,11 +170,11 @@ class LmdbGate:
             before = zip(CHANGES, _versions.unpack(txn.get(name)), strict=True)
             txn.put(name, _versions.pack(*(version + (change in changes) for change, version in before)))
 
-        self._transact(work)
+        self._write(work)
 
     async def mark_valid(self, digest: bytes, now: float, *, valid: bool) -> None:
         name, until = VALID + digest[:DIGEST_LENGTH], int((now + VALID_SECONDS) * SECOND)
-        self._transact(lambda txn: txn.put(name, _valid.pack(until)) if valid else txn.delete(name))
+        self._write(lambda txn: txn.put(name, _valid.pack(until)) if valid else txn.delete(name))
 
     async def was_valid(self, digest: bytes) -> bool:
         name = VALID + digest[:DIGEST_LENGTH]
@@ -189,7 +190,7 @@ class LmdbGate:
                 txn.put(name, with_windows(record, lifted(before)))
             return before.bans > 0
 
-        return self._transact(work)
+        return self._write(work)
 
     async def windows(self, key_ids: Sequence[str]) -> list[Windows]:
         return [unpack_windows(record) for _, record in self._records_of(key_ids)]
@@ -205,7 +206,7 @@ class LmdbGate:
             for name, w in named:
                 txn.put(name, with_windows(txn.get(name, EMPTY), w))
 
-        self._transact(work)
+        self._write(work)
 
     async def admissions(self, key_ids: Sequence[str] | None = None) -> AsyncIterator[list[AdmissionTotal]]:
         batches = self._all_records()
@@ -260,6 +261,11 @@ class LmdbGate:
     def records(self) -> int:
         """Returns the number of records in the file."""
         return int(self._env.stat()["entries"])
+
+    def _write(self, work: Callable[[Any], T]) -> T:
+        """Runs a transaction of an operator's command, which must not be stopped while it holds the lock."""
+        with unstoppable:
+            return self._transact(work)
 
     def _transact(self, work: Callable[[Any], T], *, write: bool = True) -> T:
         try:

@@ -14,8 +14,9 @@ WORKERS = "[workers die](at-3-am.md#workers-die)"
 
 EVENTS = {
     "request": LogEvent(
-        "One request. `operation` is the name under which the request is counted, `key` is the key's id, and `pet` is"
-        " the id of the added animal. Logged only with `--access-log`."
+        "One request, from the client's `address`. `operation` is the name under which the request is counted, `key` is"
+        " the key's id, `pet` is the id of the added animal, and `ms` is the duration in milliseconds. A message that"
+        " is not a valid request has only `id`, `status` and `address`. Logged only with `--access-log`."
     ),
     "unavailable": LogEvent(
         "A request got a 503; see `cause`. Logged at most once per second for each cause. `others` counts the requests"
@@ -54,7 +55,7 @@ EVENTS = {
     "gate file damaged": LogEvent(
         "The gate file was unreadable, or was in use when the machine stopped. It was renamed, and counters start at"
         " zero.",
-        "Find the cause, which is often a power cut or a full disk.",
+        "No action is needed. The cause is often a power cut or a full disk.",
     ),
     "housekeeping failed": LogEvent("A periodic task failed because of a bug; see `trace`. Other tasks continue.", BUG),
     "metrics not written": LogEvent(

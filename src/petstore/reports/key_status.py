@@ -16,6 +16,7 @@ BATCH = 1_000  # maximum number of keys per call to the gate
 
 KeyState = Literal["active", "banned", "suspended", "expired", "revoked"]
 KEY_STATES: tuple[KeyState, ...] = get_args(KeyState)
+GATE_STATES = ("active", "banned")  # states that depend on bans, which the store does not know
 KeyOrder = KeySort | Literal["usage"]
 
 
@@ -59,15 +60,20 @@ async def status_of(gate: Gate, key: ApiKey, now: float) -> KeyStatus | None:
     return None
 
 
+def in_state(query: KeyQuery, state: KeyState | None, banned: Sequence[str]) -> KeyQuery:
+    """Limits a query to keys in this state. `banned` are the ids of banned keys, needed only for GATE_STATES."""
+    if state == "banned":
+        return query._replace(state="active", ids=banned)
+    return query._replace(state=state, except_ids=banned if state == "active" else ())
+
+
 async def list_keys(
     stores: Sequence[Store], gate: Gate, text: str, plan: Plan | None, state: KeyState | None, sort: KeyOrder,
     limit: int, before: ApiKey | None, now: float, expires_by: float | None = None,
 ) -> list[KeyStatus]:  # fmt: skip
     """Returns the status of up to `limit` keys. `before` is the last key on the previous page. Raises Unavailable."""
-    query = KeyQuery(text, plan, "active" if state == "banned" else state, expires_by=expires_by)
-    if state in ("active", "banned"):  # the store does not know which keys are banned, so pass it their ids
-        banned = [ban.key_id for ban in await bans_in_force(gate, now)]
-        query = query._replace(ids=banned) if state == "banned" else query._replace(except_ids=banned)
+    banned = [ban.key_id for ban in await bans_in_force(gate, now)] if state in GATE_STATES else []
+    query = in_state(KeyQuery(text, plan, expires_by=expires_by), state, banned)
     keys: list[ApiKey] = []
     for store in stores:
         if sort == "usage":  # the store cannot sort by usage, so read all keys

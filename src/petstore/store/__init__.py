@@ -50,7 +50,7 @@ def store_on(db: Database) -> Store:
 class StorePolicy(NamedTuple):
     """The options for opening stores. `pool_size`, `pgbouncer` and `serving` apply only to PostgreSQL."""
 
-    pool_size: int = 8
+    pool_size: int = settings.DEFAULTS.postgres_pool
     pgbouncer: bool = False
     serving: bool = False  # True for a running service, False for an operator's command
     migrate: bool = True  # if False, a store that is missing or has an older schema cannot be opened

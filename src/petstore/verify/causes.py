@@ -1,9 +1,10 @@
 """Finds the likely cause of a broken promise by looking for signs of proxies and caches in the response."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from petstore.verify.findings import Finding
-from petstore.verify.transport import Response, shown
+from petstore.verify.responses import Response, shown
 
 CACHE_HEADERS = ("x-cache", "x-cache-status", "cf-cache-status", "x-proxy-cache")
 
@@ -39,7 +40,7 @@ def _weakened(response: Response) -> str:
 
 def _doubled(response: Response) -> str:
     names = [name for name, _ in response.headers if name not in ("link", "vary", "set-cookie")]
-    twice = next((name for name in names if names.count(name) > 1), "")
+    twice = next((name for name, times in Counter(names).items() if times > 1), "")
     return f"a proxy added a second `{twice}`" if twice else ""
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from petstore.operations import end_of_items
 from petstore.pets import INT64_MAX, STATUSES
 from petstore.verify.findings import Findings, expect, expect_error, expect_status, unexpected
+from petstore.verify.responses import Response
 from petstore.verify.session import Session, new_name
-from petstore.verify.transport import Response
 
 CONNECTIONS = 8  # enough connections to reach every worker of a small deployment
 INVALID_VALUES: list[dict[str, Any]] = [

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from petstore.verify.findings import Findings, expect, is_error, unexpected
+from petstore.verify.responses import Response
 from petstore.verify.session import Session
-from petstore.verify.transport import Response
 
 RATE_LIMIT = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 DAY = 86_400

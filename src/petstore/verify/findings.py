@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from petstore.verify.transport import Response
+from petstore.verify.responses import Response
 
 
 class Finding(NamedTuple):
@@ -37,16 +37,12 @@ def expect_status(response: Response, status: int, cause: str = "") -> Findings:
 
 def expect_error(response: Response, status: int, code: str = "", cause: str = "") -> Findings:
     """Expects an `Error` body with this status and, unless `code` is empty, with this code."""
-    right = response.status == status and is_error(response) and code in ("", response.code)
+    right = response.status == status and is_error(response) and code in ("", response.error["code"])
     yield from expect(right, f"{status} {code}".rstrip() + " with an Error body", response, cause)
 
 
 def is_error(response: Response) -> bool:
     """Whether the body is an `Error`, as the specification defines it."""
-    error = response.json
-    return (
-        isinstance(error, dict)
-        and isinstance(error.get("code"), str)
-        and isinstance(error.get("message"), str)
-        and error.get("status") == response.status
-    )
+    error = response.error
+    texts = isinstance(error.get("code"), str) and isinstance(error.get("message"), str)
+    return texts and error.get("status") == response.status

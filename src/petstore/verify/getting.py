@@ -5,8 +5,9 @@ from urllib.parse import urljoin
 
 from petstore.operations import Operation, deprecated_operations
 from petstore.verify.findings import Findings, Skip, expect, expect_error
+from petstore.verify.responses import Response, link_target
 from petstore.verify.session import Session
-from petstore.verify.transport import Address, Response, link_target
+from petstore.verify.transport import Address
 
 UNKNOWN = "9223372036854775807"  # the highest possible id; no animal has it
 

@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from petstore.verify.findings import Finding, Findings, Skip, expect, expect_error, unexpected
+from petstore.verify.responses import Response
 from petstore.verify.session import Session
-from petstore.verify.transport import Response
 
 LINE = "GET /pets?limit=1"
 LIMIT_MIN, LIMIT_MAX = 10, 200  # per-minute limits allowed for --limit-key; a key with a lower limit might be banned
@@ -66,6 +66,7 @@ def _burst(session: Session) -> Burst:
         raise Skip(
             f"the key for --limit-key has a limit of {limit}; use a key with a limit from {LIMIT_MIN} to {LIMIT_MAX}"
         )
+    left = min(left, limit)
     responses = session.send_at_once(left + BEYOND, LINE, key=session.limit_key)
     return Burst(left, responses, max(each.date for each in responses) < reset - 1)
 

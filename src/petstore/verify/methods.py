@@ -2,8 +2,8 @@
 
 from petstore.operations import OPERATIONS, allowed_methods
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
+from petstore.verify.responses import Response
 from petstore.verify.session import Session
-from petstore.verify.transport import Response
 
 # Headers that may differ between GET and HEAD.
 VARYING = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset", "connection", "keep-alive",

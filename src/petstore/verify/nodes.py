@@ -42,7 +42,7 @@ def same_tags(session: Session) -> Findings:
     """All addresses return the same list with the same `ETag`."""
     first, *others = (session.send("GET /pets?limit=5", at=address) for address in session.addresses)
     for other in others:
-        yield from expect(other.body == first.body, f"the same list as from {first.address.url}", other, OTHER_STORE)
+        yield from expect(other.body == first.body, f"the same list as from {first.base_url}", other, OTHER_STORE)
         yield from expect(other.value("etag") == first.value("etag"), f"`ETag: {first.value('etag')}`", other)
 
 

@@ -2,8 +2,8 @@
 
 from petstore.errors import STATUS_OF_CODE
 from petstore.verify.findings import Findings, expect, expect_error, expect_status
+from petstore.verify.responses import Response
 from petstore.verify.session import Session
-from petstore.verify.transport import Response
 
 CODES = [code for code in STATUS_OF_CODE if code != "malformed_request"]
 

@@ -11,11 +11,13 @@ from petstore.verify import limits
 from petstore.verify.causes import likely_cause
 from petstore.verify.checks import CHECKS, Check, Level, Need
 from petstore.verify.findings import Finding, Skip
+from petstore.verify.responses import Response, shortened, shown
 from petstore.verify.session import ListEnd, Session
-from petstore.verify.transport import Address, NoResponse, Response, escaped, shortened, shown
+from petstore.verify.transport import Address, NoResponse
 
 REQUESTS_MAX = 400
 LIST_PAGES_MAX = 6  # maximum number of pages to read per status when looking for the end of a list
+DETAIL_MAX = 1_000  # maximum length of what was expected, of what was received, and of the cause
 SHOWN_FINDINGS = 3  # maximum number of findings to show per check
 
 
@@ -88,17 +90,16 @@ def _run_one(session: Session, check: Check) -> Result:
         return Result(check.name, check.promise, "skipped", str(skip))
     except (NoResponse, OSError) as error:
         findings = [Finding("a response", str(error) or type(error).__name__)]
-    texts = [_in_words(finding) for finding in islice(findings, SHOWN_FINDINGS)]
+    texts = [_in_words(session, finding) for finding in islice(findings, SHOWN_FINDINGS)]
     if len(findings) > SHOWN_FINDINGS:
         texts.append(f"and {len(findings) - SHOWN_FINDINGS} more")
-    detail = session.without_keys("\n".join(texts))
-    return Result(check.name, check.promise, "broken" if findings else "ok", detail)
+    return Result(check.name, check.promise, "broken" if findings else "ok", "\n".join(texts))
 
 
-def _in_words(finding: Finding) -> str:
-    cause = likely_cause(finding)
-    text = f"expected {finding.expected}; received {finding.received}"
-    return escaped(f"{text}; likely cause: {cause}" if cause else text)
+def _in_words(session: Session, finding: Finding) -> str:
+    texts = finding.expected, finding.received, likely_cause(finding)
+    expected, received, cause = (shortened(session.without_keys(text), DETAIL_MAX) for text in texts)
+    return f"expected {expected}; received {received}" + (f"; likely cause: {cause}" if cause else "")
 
 
 # Probing
@@ -110,7 +111,7 @@ def _probe(session: Session, address: Address, key: str | None = None, option: s
     if response.status == 200 or (response.status == 429 and key):
         return response
     if response.status in (401, 403):
-        reason = session.without_keys(shortened(response.message))
+        reason = session.without_keys(shortened(str(response.error.get("message", ""))))
         raise OperatorError(f"{address.url} rejects the key for {option}: {response.status} {reason}")
     if response.status == 429:
         raise OperatorError(f"the key has reached its limit; Retry-After: {shown(response.value('retry-after'))}")

@@ -13,9 +13,11 @@ import msgspec
 
 from petstore.keys import without_keys
 from petstore.verify.findings import Skip
-from petstore.verify.transport import Address, Connection, NoResponse, Response, link_target
+from petstore.verify.responses import Response, link_target
+from petstore.verify.transport import EXCHANGE_SECONDS, Address, Budget, Closed, Connection, NoResponse
 
-SECONDS_MAX = 110.0  # seconds after which no request is sent; leaves ten of the two minutes for the last response
+RUN_SECONDS = 120.0
+RUN_BYTES = 32 * 2**20  # received in all exchanges together
 NAME = "verify-"
 
 
@@ -38,7 +40,9 @@ class Session:
         self.sent = 0
         self.added = 0
         self.list_end: ListEnd | None = None
-        self.deadline = time.monotonic() + SECONDS_MAX
+        # After the deadline, no request is sent, so that there is enough time for the last response.
+        self.deadline = time.monotonic() + RUN_SECONDS - EXCHANGE_SECONDS
+        self._budget = Budget("the run", RUN_BYTES, RUN_SECONDS)
         self._open: dict[Address, Connection] = {}
         self._lock = threading.Lock()
 
@@ -70,8 +74,8 @@ class Session:
     ) -> Response:
         """Sends a request and returns its response. Raises NoResponse or OSError on failure.
 
-        GET and HEAD requests share one connection per address, and are resent on a new connection if that one fails.
-        All other requests use new connections, so that they are never sent twice.
+        GET and HEAD requests share one connection per address. If the server has closed it, they are resent on a new
+        one. All other requests use new connections, so that they are never sent twice.
         """
         address = at or self.addresses[0]
         data = self.message(line, *headers, body=body, key=key, at=address)
@@ -88,9 +92,9 @@ class Session:
             try:
                 connection.write(data)
                 response = self.read(connection, line)
-            except (NoResponse, OSError):
+            except (NoResponse, OSError) as error:
                 connection.close()
-                if not reused:
+                if not reused or not isinstance(error, Closed | OSError):
                     raise
                 continue
             if response.value("connection").lower() == "close":
@@ -101,8 +105,8 @@ class Session:
         raise AssertionError("a new connection either returns a response or raises")
 
     def connect(self, at: Address | None = None) -> Connection:
-        """Opens a new connection. Raises OSError on failure."""
-        return Connection(at or self.addresses[0])
+        """Opens a new connection. Raises NoResponse or OSError on failure."""
+        return Connection(at or self.addresses[0], self._budget)
 
     def read(self, connection: Connection, line: str) -> Response:
         """Reads the next response and records it for `every_response`. Raises NoResponse or OSError on failure."""

@@ -1,22 +1,34 @@
-"""A minimal HTTP/1.1 client. Sends requests byte for byte, and returns responses exactly as received."""
+"""A minimal HTTP/1.1 client. Sends requests byte for byte, and returns responses exactly as received.
+
+The other end can be any server, so a budget limits how much it can send and how long it can take.
+"""
 
 import functools
-import json
 import re
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterator
-from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from petstore.errors import OperatorError
+from petstore.verify.responses import Headers, Response, shown
 
-TIMEOUT = 10.0  # seconds per socket operation
-HEAD_MAX = 64 * 1024
-BODY_MAX = 4 * 1024 * 1024
-SHOWN_MAX = 160  # maximum length of a string from the server in a message
+EXCHANGE_SECONDS = 10.0  # to open a connection, and then for each request and its response
+EXCHANGE_BYTES = 2**20  # as received, including TLS, interim responses, headers and trailers
+HEAD_MAX = 32 * 1024
+FIELD_MAX = 8 * 1024
+FIELDS_MAX = 100
+RECEIVED_MAX = 64 * 1024  # bytes to read from the socket at a time
+
+_STATUS = re.compile("HTTP/1[.][01] ([1-9][0-9][0-9])(?: .*)?").fullmatch
+_LENGTH = {10: re.compile("[0-9]{1,16}").fullmatch, 16: re.compile("[0-9A-Fa-f]{1,16}").fullmatch}
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -50,102 +62,45 @@ def parse_address(url: str) -> Address:
 
 
 class NoResponse(Exception):
-    """The server sent nothing, or something that is not an HTTP response."""
+    """The server sent nothing, too much, too slowly, or something that is not an HTTP response."""
 
 
-class Response(NamedTuple):
-    """A response as received. Header names are in lower case. Repeated headers are not joined."""
+class Closed(NoResponse):
+    """The server closed the connection."""
 
-    request: str  # the method and path of the request, for messages
-    address: Address
-    received: float  # Unix time on this machine's clock
-    seconds: float  # from the first byte of the request to the last byte of the response
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-    def values(self, name: str) -> list[str]:
-        return [value for found, value in self.headers if found == name.lower()]
-
-    def value(self, name: str) -> str:
-        """Returns the value of a header, or an empty string if it is missing or occurs more than once."""
-        found = self.values(name)
-        return found[0] if len(found) == 1 else ""
-
-    def number(self, name: str) -> int | None:
-        text = self.value(name)
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
-
-    @property
-    def date(self) -> float:
-        """Returns the time in the `Date` header or, if the header is missing or invalid, the time on this machine."""
-        try:
-            return parsedate_to_datetime(self.value("date")).timestamp()
-        except ValueError:
-            return self.received
-
-    @property
-    def json(self) -> Any:
-        """Returns the JSON value in the body, or None if the body is not valid JSON."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return None
-
-    @property
-    def code(self) -> str:
-        """Returns the code in an `Error` body, or an empty string if there is none."""
-        value = self.json
-        return str(value.get("code", "")) if isinstance(value, dict) else ""
-
-    @property
-    def message(self) -> str:
-        value = self.json
-        return str(value.get("message", "")) if isinstance(value, dict) else ""
-
-    @property
-    def pet(self) -> dict[str, Any]:
-        """Returns the animal in the body, or an empty dictionary if the body is not an object with an id."""
-        value = self.json
-        return value if has_id(value) else {}
-
-    @property
-    def pets(self) -> list[dict[str, Any]]:
-        """Returns the animals in the body, or an empty list if the body is not an array of objects with ids."""
-        value = self.json
-        return value if isinstance(value, list) and all(map(has_id, value)) else []
-
-    @property
-    def summary(self) -> str:
-        """Returns a short description of the response, without control characters."""
-        kind = self.value("content-type")
-        return " ".join(part for part in (str(self.status), shown(kind), shown(self.body.decode("latin-1"))) if part)
+    def __init__(self) -> None:
+        super().__init__("the connection was closed without a complete response")
 
 
-def link_target(response: Response, relation: str) -> str:
-    """Returns the absolute URL of the link with this relation, or an empty string if there is none."""
-    links = re.findall(r'<([^>]*)>\s*;\s*rel="?([^",;]+)"?', ", ".join(response.values("link")))
-    return next((urljoin(f"{response.address.url}/", url) for url, found in links if found == relation), "")
+class Budget:
+    """How many bytes may still be received, and until when."""
 
+    def __init__(self, name: str, size: int, seconds: float, whole: "Budget | None" = None) -> None:
+        """`name` is used in error messages. What is charged to this budget is also charged to `whole`."""
+        self._name, self._size, self._seconds, self._whole = name, size, seconds, whole
+        self._received = 0
+        self._end = time.monotonic() + seconds
+        self._lock = threading.Lock()
 
-def has_id(value: Any) -> bool:
-    return isinstance(value, dict) and type(value.get("id")) is int
+    def for_exchange(self) -> "Budget":
+        """Returns the part of this budget for one request and its response."""
+        return Budget("the response", EXCHANGE_BYTES, EXCHANGE_SECONDS, self)
 
+    def seconds_left(self) -> float:
+        """Raises NoResponse if no time is left."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise NoResponse(f"{self._name} took longer than {self._seconds:g} s")
+        return min(left, self._whole.seconds_left()) if self._whole else left
 
-def escaped(text: str) -> str:
-    """Escapes unprintable characters, which a terminal could interpret."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
-def shown(text: str) -> str:
-    """Decodes text that was read from the server as Latin-1, then escapes and shortens it."""
-    return shortened(text.encode("latin-1", "replace").decode("utf-8", "backslashreplace"))
-
-
-def shortened(text: str) -> str:
-    """Escapes and shortens text from the server."""
-    text = escaped(text)
-    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
+    def charge(self, received: int) -> None:
+        """Raises NoResponse if too many bytes were received."""
+        with self._lock:
+            self._received += received
+        if self._received > self._size:
+            raise NoResponse(f"{self._name} exceeded {self._size // 1024:,} KiB")
+        if self._whole:
+            self._whole.charge(received)
 
 
 @functools.cache
@@ -159,18 +114,22 @@ def _tls() -> ssl.SSLContext:
 class Connection:
     """One connection to an address."""
 
-    def __init__(self, address: Address) -> None:
-        """Opens the connection. Raises OSError on failure."""
+    def __init__(self, address: Address, run: Budget) -> None:
+        """Opens the connection, within a part of the run's budget. Raises NoResponse or OSError on failure."""
         self.address = address
-        self._data = b""
-        self._began = time.monotonic()
-        self._socket = socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+        self._run = run
+        self._budget = run.for_exchange()
+        self._data = bytearray()  # received, but not yet read
+        self._tls: ssl.SSLObject | None = None
+        self._socket = socket.create_connection((address.host, address.port), self._budget.seconds_left())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.secure:
+            self._encrypted, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = _tls().wrap_bio(self._encrypted, self._to_send, server_hostname=address.host)
             try:
-                self._socket = _tls().wrap_socket(self._socket, server_hostname=address.host)
-            except OSError:
-                self._socket.close()
+                self._through_tls(self._tls.do_handshake)
+            except (NoResponse, OSError):
+                self.close()
                 raise
 
     def __enter__(self) -> "Connection":
@@ -183,88 +142,112 @@ class Connection:
         self._socket.close()
 
     def write(self, data: bytes) -> None:
-        """Sends data. Raises OSError on failure."""
-        self._began = time.monotonic()
-        self._socket.sendall(data)
+        """Sends data. This begins an exchange with a new budget. Raises NoResponse or OSError on failure."""
+        self._budget, self._began = self._run.for_exchange(), time.monotonic()
+        if self._tls:
+            self._through_tls(partial(self._tls.write, data))
+        else:
+            self._send(data)
 
     def read(self, request: str, *, interim: bool = False) -> Response:
         """Reads a response. Skips interim responses (1xx) unless `interim` is true.
 
         Raises NoResponse or OSError on failure.
         """
-        try:
+        status, headers = self._read_head()
+        while status < 200 and not interim:
             status, headers = self._read_head()
-            while status < 200 and not interim:
-                status, headers = self._read_head()
-            without_body = request.startswith("HEAD ") or status < 200 or status in (204, 304)
-            body = b"" if without_body else self._read_body(dict(headers))
-        except ValueError as error:  # the length is not a number
-            raise NoResponse(f"not an HTTP response: {error}") from None
+        without_body = request.startswith("HEAD ") or status < 200 or status in (204, 304)
+        body = b"" if without_body else self._read_body(headers)
         took = time.monotonic() - self._began
-        return Response(request, self.address, time.time(), took, status, headers, body)
+        return Response(request, self.address.url, time.time(), took, status, headers, body)
 
     def is_closed(self) -> bool:
         """Whether the server closes the connection without sending more data."""
         try:
-            return not self._data and self._socket.recv(1) == b""
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-
-    def _read_head(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        while b"\r\n\r\n" not in self._data:
-            if len(self._data) > HEAD_MAX:
-                raise NoResponse("the response headers are too long")
             self._receive()
-        head, _, self._data = self._data.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        if not first.startswith("HTTP/1.") or not first[9:12].isdigit():
-            raise NoResponse(f"not an HTTP response: {shown(first)}")
-        pairs = (line.partition(":") for line in lines)
-        return int(first[9:12]), tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
-
-    def _read_body(self, headers: dict[str, str]) -> bytes:
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            return b"".join(self._chunks())
-        if "content-length" in headers:
-            return self._take(int(headers["content-length"]))
-        body = b""
-        while True:  # until the connection is closed
-            try:
-                self._receive()
-            except NoResponse:
-                body, self._data = self._data, b""
-                return body
-
-    def _chunks(self) -> Iterator[bytes]:
-        while True:
-            size = int(self._line().partition(b";")[0], 16)
-            if size == 0:
-                break
-            yield self._take(size)
-            self._take(2)
-        while self._line():  # trailers
+        except (Closed, OSError):
+            return not self._data
+        except NoResponse:
             pass
+        return False
 
-    def _line(self) -> bytes:
-        while b"\r\n" not in self._data:
+    def _read_head(self) -> tuple[int, Headers]:
+        first, *lines = self._read_to(b"\r\n\r\n").split("\r\n")
+        status = _STATUS(first)
+        if status is None:
+            raise NoResponse(f"not an HTTP response: {shown(first)}")
+        if len(lines) > FIELDS_MAX or any(len(line) > FIELD_MAX for line in lines):
+            raise NoResponse(f"the response has more than {FIELDS_MAX} headers, or one that exceeds {FIELD_MAX} bytes")
+        pairs = (line.partition(":") for line in lines)
+        return int(status[1]), tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
+
+    def _read_body(self, headers: Headers) -> bytes:
+        if ("transfer-encoding", "chunked") in ((name, value.lower()) for name, value in headers):
+            return self._read_chunks()
+        if lengths := {value for name, value in headers if name == "content-length"}:
+            return self._read(_parse_length(" and ".join(lengths), 10))
+        with suppress(Closed):
+            while True:
+                self._receive()
+        return self._read(len(self._data))
+
+    def _read_chunks(self) -> bytes:
+        body = bytearray()
+        while size := _parse_length(self._read_to(b"\r\n").partition(";")[0].rstrip(), 16):
+            body += self._read(size + 2)[:-2]
+        while self._read_to(b"\r\n"):  # trailers
+            pass
+        return bytes(body)
+
+    def _read_to(self, end: bytes) -> str:
+        while (length := self._data.find(end)) < 0 and len(self._data) <= HEAD_MAX:
             self._receive()
-        line, _, self._data = self._data.partition(b"\r\n")
-        return line
+        if not 0 <= length <= HEAD_MAX:
+            raise NoResponse(f"the headers, or a line of the response, exceed {HEAD_MAX // 1024} KiB")
+        return self._read(length + len(end))[:length].decode("latin-1")
 
-    def _take(self, count: int) -> bytes:
-        if count > BODY_MAX:
-            raise NoResponse(f"the body has {count} bytes")
+    def _read(self, count: int) -> bytes:
         while len(self._data) < count:
             self._receive()
-        taken, self._data = self._data[:count], self._data[count:]
-        return taken
+        data = bytes(self._data[:count])
+        del self._data[:count]
+        return data
 
     def _receive(self) -> None:
-        data = self._socket.recv(65536)
+        data = self._through_tls(partial(self._tls.read, RECEIVED_MAX)) if self._tls else self._receive_raw()
         if not data:
-            raise NoResponse("the connection was closed without a complete response")
+            raise Closed
         self._data += data
-        if len(self._data) > BODY_MAX + HEAD_MAX:
-            raise NoResponse("the response is too long")
+
+    def _through_tls(self, step: Callable[[], T]) -> T:
+        """Calls a method of the TLS object, and sends and receives the encrypted data that it needs."""
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                self._send(self._to_send.read())
+            self._encrypted.write(self._receive_raw())
+
+    def _send(self, data: bytes) -> None:
+        self._socket.settimeout(self._budget.seconds_left())
+        self._socket.sendall(data)
+
+    def _receive_raw(self) -> bytes:
+        """Waits for data from the socket, and charges it to the budget. Nothing else reads from the socket."""
+        while True:
+            self._socket.settimeout(self._budget.seconds_left())
+            with suppress(TimeoutError):
+                data = self._socket.recv(RECEIVED_MAX)
+                if not data:
+                    raise Closed
+                self._budget.charge(len(data))
+                return data
+
+
+def _parse_length(text: str, base: int) -> int:
+    if not _LENGTH[base](text):
+        raise NoResponse(f"not a length: {shown(text)}")
+    return int(text, base)

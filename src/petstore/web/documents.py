@@ -15,7 +15,7 @@ from petstore import __version__
 from petstore.errors import STATUS_OF_CODE
 from petstore.operations import OPERATIONS, Operation, deprecated_operations, end_of_items
 from petstore.rate_limits import STRIKES_MAX
-from petstore.settings import Settings
+from petstore.settings import BASES, DEFAULTS, Settings
 from petstore.web.deprecation import deprecation_values
 from petstore.web.replies import REJECTIONS
 from petstore.web.requests import Request
@@ -28,7 +28,6 @@ OWN_ASSETS = (
 )  # fmt: skip
 SWAGGER_UI = "swagger-ui-bundle.js"
 
-_DEFAULTS = Settings()
 _DIRECTORY = resources.files("petstore.web").joinpath("static")
 
 Json = dict[str, Any]
@@ -40,7 +39,7 @@ class Documents:
     `live` and `staging` are paths or URLs that end with the version segment.
     """
 
-    def __init__(self, live: str, staging: str, settings: Settings = _DEFAULTS) -> None:
+    def __init__(self, live: str, staging: str, settings: Settings = DEFAULTS) -> None:
         assets = f"docs/assets/{_version_of_assets()}"
         values = {"assets": assets, "version": __version__, "live": html.escape(live), "staging": html.escape(staging)}
         self._landing = StaticFile(HTML, _rendered("landing.html", values), vary="Accept, Accept-Encoding")
@@ -103,7 +102,7 @@ def _document(
     return lambda: encode(openapi_document(live, staging, now, settings))
 
 
-def openapi_document(live: str, staging: str, now: float, settings: Settings = _DEFAULTS) -> Json:
+def openapi_document(live: str, staging: str, now: float, settings: Settings = DEFAULTS) -> Json:
     """Returns the OpenAPI document as of `now`, with these base addresses and with the limits from the settings.
 
     The base addresses can be relative to the document.
@@ -215,7 +214,7 @@ def as_json(document: Json) -> bytes:
 
 
 def _links(live: str, staging: str) -> Callable[[], bytes]:
-    root = live.removesuffix("/v1")
+    root = live.removesuffix(BASES["live"])
     links = {
         "name": "Petstore",
         "version": __version__,

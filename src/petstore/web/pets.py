@@ -10,7 +10,7 @@ from petstore.errors import PetNotFound
 from petstore.gate import CatalogueVersion
 from petstore.keys import ApiKey
 from petstore.operations import OPERATIONS, OperationName, end_of_items
-from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet
+from petstore.pets import IdempotencyKey, PetStatus, parse_new_pet, parse_whole_number
 from petstore.store.pets import Pets
 from petstore.web.deadlines import Deadlines
 from petstore.web.page_cache import PageCache, Rendered
@@ -25,7 +25,6 @@ from petstore.web.requests import (
     last_segment,
     members_fault,
     parse_list_query,
-    parse_pet_id,
     read_body,
     write_cursor,
 )
@@ -66,7 +65,7 @@ class PetOperations:
         """Returns one animal. Raises PetNotFound and, with strict handling, InvalidParameter."""
         if strict:
             check_no_parameters(request.query)
-        pet_id = parse_pet_id(last_segment(request.path))
+        pet_id = parse_whole_number(last_segment(request.path))
         # Single animals are not cached, because most entries would be used only once.
         pet = None if pet_id is None else await self._pets.get(pet_id)
         if pet is None:

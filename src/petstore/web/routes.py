@@ -65,10 +65,12 @@ class Router:
     def find(self, request: Request) -> Route | None:
         """Returns the request's route, or None if the path is not under a base address."""
         path = request.path
-        if self._staging_url is not None and path.startswith(BASES["live"]):
-            host = request.fields.get("host", "")
-            if leads_to_staging(host.lower(), self._staging_url, self._public_url):
-                path = "/staging" + path
+        if (
+            self._staging_url is not None
+            and path.startswith(BASES["live"])
+            and leads_to_staging(request.fields.get("host", ""), self._staging_url, self._public_url)
+        ):
+            path = BASES["staging"] + path.removeprefix(BASES["live"])
         address = self._fixed.get(path)
         if address is None:
             parent, _, parameter = path.rpartition("/")

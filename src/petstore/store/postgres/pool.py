@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from petstore.errors import DiskFull, OperatorError, PetstoreError, Unavailable
+from petstore.job_control import unstoppable
 from petstore.store import StorePolicy
 from petstore.store.postgres import migrations
 from petstore.store.schema import NOT_MIGRATED, Migration
@@ -123,7 +124,7 @@ class PostgresPool:
                 connection = await pool.acquire()
                 self._waiting -= 1
                 waiting = False
-                with terminate_at(deadline, connection):
+                with unstoppable, terminate_at(deadline, connection):
                     return await work(connection)
         except PetstoreError:
             raise
@@ -161,8 +162,9 @@ class PostgresPool:
                         await migrations.check_encoding(connection)
                         outdated = [each for each in self._schemas if await self._needs_migration(connection, each)]
                     for schema in outdated:
-                        async with long_transaction(connection):
-                            await migrations.migrate(connection, schema, self._migrations)
+                        with unstoppable:
+                            async with long_transaction(connection):
+                                await migrations.migrate(connection, schema, self._migrations)
             except BaseException:
                 pool.terminate()
                 raise

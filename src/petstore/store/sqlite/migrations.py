@@ -7,6 +7,7 @@ from pathlib import Path
 import apsw
 
 from petstore.errors import OperatorError
+from petstore.job_control import unstoppable
 from petstore.store.schema import NOT_MIGRATED, UNRECOGNISED, Migration, migrations_in, pending
 from petstore.store.sqlite.connection import WriteLock, connect, connect_to_examine
 
@@ -53,6 +54,7 @@ def migrate(path: Path, migrations: Sequence[Migration] = KNOWN) -> None:
     """
     check_recognised(path, migrations)
     with (
+        unstoppable,
         _errors_of(path),
         contextlib.closing(WriteLock(path)) as lock,
         lock,

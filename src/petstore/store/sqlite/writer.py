@@ -23,6 +23,7 @@ import apsw
 
 from petstore.changes import Change
 from petstore.errors import Unavailable
+from petstore.job_control import unstoppable
 from petstore.keys import Environment
 from petstore.observability.health import Health
 from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
@@ -222,32 +223,38 @@ class Writer:
     def _run(self) -> None:
         connection: apsw.Connection | None = None
         while self._to_thread.get():
-            taken: list[Write] = []
-            try:
-                if connection is None:
-                    connection = self._connect(self._path)
-                    set_busy_timeout(connection, 0)
-                    # The writer mostly appends and rarely reads, so a large cache would waste memory.
-                    connection.pragma("cache_size", -1024)
-                    # This replaces SQLite's automatic checkpoint, which runs during a commit and would delay callers.
-                    connection.set_wal_hook(self._note_wal_pages)
-                # Always acquire the lock. A writer that skipped it could repeatedly overtake waiting writers.
-                with self._write_lock:
-                    taken = self._take()
-                    result = self._commit(connection, self._in_time(taken))
-            except Exception as error:
-                result = _failed(taken or self._take(), translate(error, self._path))
-                if connection is not None and connection.in_transaction:
-                    with contextlib.suppress(apsw.Error):
-                        connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(self._committed, result)
-            if connection is not None:
-                self._keep_wal_short(connection)
+            with unstoppable:
+                connection = self._write_batch(connection)
         if connection is not None:
             connection.close()
         self._write_lock.close()
         assert self._thread_ended is not None
         self._loop.call_soon_threadsafe(self._thread_ended.set_result, None)
+
+    def _write_batch(self, connection: apsw.Connection | None) -> apsw.Connection | None:
+        """Commits a batch. Opens a connection if there is none. Returns the connection for the next batch."""
+        taken: list[Write] = []
+        try:
+            if connection is None:
+                connection = self._connect(self._path)
+                set_busy_timeout(connection, 0)
+                # The writer mostly appends and rarely reads, so a large cache would waste memory.
+                connection.pragma("cache_size", -1024)
+                # This replaces SQLite's automatic checkpoint, which runs during a commit and would delay callers.
+                connection.set_wal_hook(self._note_wal_pages)
+            # Always acquire the lock. A writer that skipped it could repeatedly overtake waiting writers.
+            with self._write_lock:
+                taken = self._take()
+                result = self._commit(connection, self._in_time(taken))
+        except Exception as error:
+            result = _failed(taken or self._take(), translate(error, self._path))
+            if connection is not None and connection.in_transaction:
+                with contextlib.suppress(apsw.Error):
+                    connection.execute("ROLLBACK")
+        self._loop.call_soon_threadsafe(self._committed, result)
+        if connection is not None:
+            self._keep_wal_short(connection)
+        return connection
 
     def _take(self) -> list[Write]:
         """Takes at most one batch from the queue. A write that must run alone gets its own batch."""

@@ -43,6 +43,7 @@ const CALLS = {
 
 function python(request) {
   const given = [`base_url=${JSON.stringify(request.base)}`];
+  if (/^http:\/\/(?!(localhost|127\.[0-9.]+|\[::1\])(:|\/))/.test(request.base)) given.push("allow_http=True");
   const prefer = request.headers.Prefer;
   if (prefer === "handling=strict") given.push("strict=True");
   else if (prefer) given.push(`default_headers={"Prefer": ${JSON.stringify(prefer)}}`);
