@@ -23,6 +23,7 @@ from pathlib import Path
 
 from petstore.errors import OperatorError
 from petstore.files import check_encoding, check_place, exists, open_file, os_errors_of, sync, user_name
+from petstore.settings import without_password
 
 STORE_FILES = ("live.db", "staging.db")
 DATA_FILES = (*STORE_FILES, "gate.mdb")
@@ -182,11 +183,42 @@ def shared_lock(data: Path, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         deadline = time.monotonic() + timeout
         while not _try_shared(file, data):
             if time.monotonic() > deadline:
-                raise InUse(f"--data {data}: a restore or a copy is in progress; wait until it finishes")
+                raise InUse(f"--data {data}: a restore or a copy is in progress{_holder_of(data / LOCK)}")
             time.sleep(0.01 + os.getpid() % 20 / 1000)  # so that waiting processes retry at different times
         yield
     finally:
         os.close(file)
+
+
+@contextlib.contextmanager
+def lock_alone(directory: Path, activity: str, timeout: float) -> Iterator[None]:
+    """Locks a directory against other processes with the same activity. Raises InUse after `timeout` seconds."""
+    with os_errors_of(directory):
+        opened = open_file(directory, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + timeout
+        while not _try_lock(opened, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise InUse(f"{directory}: {activity} is in progress{_holder_of(directory)}")
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _holder_of(path: Path) -> str:
+    """Names the process that has locked a file, for the end of an error message, and says what to do."""
+    with contextlib.suppress(OSError):
+        inode = f":{path.stat().st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, pid, file, *_ = line.split()
+            if kind == "FLOCK" and file.endswith(inode):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
+                command = " ".join(without_password(word) if "://" in word else word for word in words)
+                is_stopped = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+                to_do = f"which is stopped; resume it with `kill -CONT {pid}`" if is_stopped else "so try again later"
+                return f" by process {pid} ({command}), {to_do}"
+    return "; try again later"
 
 
 @contextlib.contextmanager

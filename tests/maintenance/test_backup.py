@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ import threading
 import time
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from harness.other_user import as_nobody, directory_of_nobody
 from harness.scraping import scrape
 from harness.served import wait_for
 from harness.servers import PETSTORE, Key, Server, serving
+from harness.shells import is_stopped
+from petstore import data_dir
 from petstore.backends import Backends
 from petstore.cli.backup import backup
 from petstore.maintenance import archive
@@ -287,6 +291,36 @@ def test_backups_at_the_same_time_get_different_names(embedded: Commands, tmp_pa
     made = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(3)]
     assert [process.wait(timeout=30) for process in made] == [0, 0, 0]
     assert len(list((tmp_path / "b").iterdir())) == 3
+
+
+@pytest.fixture
+def suspended(embedded: Commands, tmp_path: Path) -> Iterator[int]:
+    """The process id of a backup to the directory `backups` that was suspended while it held the lock."""
+    embedded.server.fill(50_000)
+    words = [*PETSTORE, "backup", str(tmp_path / "backups"), "--keep", "9", "--data", str(embedded.data)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert wait_for(lambda: list((tmp_path / "backups").glob(".*")))  # the temporary copy
+            process.send_signal(signal.SIGSTOP)
+            assert wait_for(lambda: is_stopped(process.pid))
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_suspended_backup_is_named_to_those_that_wait_for_it(suspended: int, tmp_path: Path) -> None:
+    locked = data_dir.lock_alone(tmp_path / "backups", "another backup or dump", timeout=0.0)
+    with pytest.raises(data_dir.InUse) as raised, locked:
+        pass
+    assert f"another backup or dump is in progress by process {suspended} (" in str(raised.value)
+    assert f"backups --keep 9 --data {tmp_path}" in str(raised.value)
+    assert f"`kill -CONT {suspended}`" in str(raised.value)
+
+
+@pytest.mark.thorough  # takes 20 s
+def test_a_backup_gives_up_when_another_one_is_suspended(embedded: Commands, suspended: int, tmp_path: Path) -> None:
+    message = embedded.fails_in_one_line("backup", str(tmp_path / "backups"), "--keep", "9")
+    assert f"process {suspended} (" in message
 
 
 def test_the_copies_of_a_killed_backup_are_removed_by_the_next(embedded: Commands, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ restore. For PostgreSQL and Redis, this module only tells the operator which too
 import calendar
 import contextlib
 import datetime
-import fcntl
-import os
 import secrets
 import shlex
 import shutil
@@ -35,6 +33,7 @@ from petstore.store.sqlite.migrations import KNOWN, migrate
 
 Bar = Callable[[int], contextlib.AbstractContextManager[Progress]]  # shows a progress bar, given the total in bytes
 STORES = [f"{environment}.db" for environment in ENVIRONMENTS]
+OTHER_BACKUP_TIMEOUT = 20.0  # seconds
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ.zip"
 
 
@@ -79,17 +78,15 @@ def back_up_to_directory(settings: Settings, directory: Path, keep: int, entry: 
 
 @contextlib.contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Waits for other backups to this directory to finish. Removes temporary files left behind by killed backups."""
-    with os_errors_of(directory):
-        opened = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+    """Waits briefly for another backup to this directory to finish. Removes temporary files of killed backups.
+
+    Raises InUse if the other backup does not finish.
+    """
+    with data_dir.lock_alone(directory, "another backup or dump", OTHER_BACKUP_TIMEOUT):
         for path in directory.iterdir():
             if path.name.startswith(".") and _time_of(path.name[1:].rpartition("-")[0]):
                 shutil.rmtree(path, ignore_errors=True)
         yield
-    finally:
-        os.close(opened)
 
 
 def _next_name(directory: Path) -> Path:
