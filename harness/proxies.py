@@ -56,7 +56,7 @@ class Nginx(Proxy):
     ) -> None:
         """`connections` is the value of worker_connections, which Debian's nginx.conf sets."""
         super().__init__("nginx", "nginx", address)
-        self._errors = self.directory / "error.log"
+        self.errors = self.directory / "error.log"
         certificate, key = self_signed(self.directory)
         site = (DEPLOY / "nginx.conf").read_text()
         for before, after in (
@@ -69,13 +69,13 @@ class Nginx(Proxy):
         kinds = " ".join(f"{kind}_temp_path {self.directory}/{kind};" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
         self.config.write_text(
             f"{'user root; ' if os.geteuid() == 0 else ''}daemon off; worker_processes 1;"
-            f" pid {self.directory}/pid; error_log {self._errors};"
+            f" pid {self.directory}/pid; error_log {self.errors};"
             f" events {{ worker_connections {connections}; }}"
             f" http {{ access_log off; client_body_temp_path {self.directory}/body; {kinds}\n{site}\n}}"
         )
 
     def command(self) -> list[str]:
-        return [self._program, "-e", str(self._errors), "-p", str(self.directory), "-c", str(self.config)]
+        return [self._program, "-e", str(self.errors), "-p", str(self.directory), "-c", str(self.config)]
 
 
 class HaProxy(Proxy):

@@ -60,6 +60,7 @@ def main() -> int:
         "trials",
         "usage-kills",
         "upgrades",
+        "stops",
         "imported",
         "import-kills",
         "creates",

@@ -23,6 +23,7 @@ class Scale(NamedTuple):
     trials: int = 10  # of each operator action
     usage_kills: int = 3  # on each pair of backends
     upgrades: int = 1  # of each kind, on each pair of backends
+    stops: int = 1  # and reloads, of each kind
     imported: int = 6_000  # animals in the file
     import_kills: int = 2  # on each pair of backends
     creates: int = 300  # by the Python client, gathered and one after another
@@ -50,6 +51,7 @@ FULL = Scale(
     trials=1_000,
     usage_kills=200,
     upgrades=20,
+    stops=20,
     imported=300_000,
     import_kills=10,
     creates=5_000,
@@ -64,7 +66,7 @@ ATTACKS = tuple(
 )  # fmt: skip
 PROOFS = (
     "strictness", "power", "gate", "disk", *ATTACKS, "linearizability", "obeyed", "schema", "slow", "kills",
-    "usage_kills", "outage", "imports", "reloads", "upgrades", "soak",
+    "usage_kills", "outage", "imports", "reloads", "stops", "upgrades", "soak",
 )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class Load:
             try:
                 connection = connection or self._connect()
                 connection.sendall(self._request)
-                status, closes = _response(connection)
+                status, closes = response_from(connection)
                 fault = "" if status == 200 else f"status {status}"
             except OSError as error:
                 fault = repr(error)
@@ -93,7 +93,7 @@ class Load:
             connection.close()
 
 
-def _response(connection: socket.socket) -> tuple[int, bool]:
+def response_from(connection: socket.socket) -> tuple[int, bool]:
     """Returns the status, and whether the server closes the connection. Raises OSError.
 
     http.client would be too slow for 2,000 requests a second.

@@ -143,6 +143,16 @@ def other_owners_accepted(_: str) -> None:
     _replace(data_dir, "check_files", lambda _: None)
 
 
+def resets_while_stopping(_: str) -> None:
+    begin = http_server.HttpServer.begin_closing
+
+    def begin_closing(self: http_server.HttpServer) -> int:
+        self._connections_max = 0
+        return begin(self)
+
+    _replace(http_server.HttpServer, "begin_closing", begin_closing)
+
+
 def uploads_kept(_: str) -> None:
     from petstore.formats import pet_rows
 
@@ -204,6 +214,7 @@ ALTERATIONS: dict[str, Callable[[str], None]] = {
         memory_outlives_connections, memory_grows, bodies_at_once, trailers_kept, fields_of_any_length, any_memory,
         memory_max, targets_of_any_length, any_number_of_lookups, slow_chunks, slow_bodies, all_received_kept,
         backups_of_any_size, backups_with_any_schema, uploads_kept, files_that_others_can_read, other_owners_accepted,
+        resets_while_stopping,
         metrics_for_anybody, metrics_for_this_machine, fields_of_other_requests, lookups,
     )
 }  # fmt: skip

@@ -13,10 +13,12 @@ import uvloop
 from petstore.errors import PetstoreError
 from petstore.observability import logs
 from petstore.observability.logs import event, logger
-from petstore.server.channel import FAILED, OPENING, READY, RETIRE, STOP, Channel, Order
+from petstore.server.channel import CONNECTIONS, DRAIN, FAILED, OPENING, READY, RETIRE, STOP, Channel, Order
+from petstore.server.http_server import HttpServer
 from petstore.server.serving import Ending, serve_connections
 from petstore.server.sockets import inherited
 from petstore.service import Service, http_server
+from petstore.web.app import App
 from petstore.web.requests import FIELDS
 
 OPENING_EVERY = 3.0  # seconds between reports that the store is still opening
@@ -44,22 +46,24 @@ async def _run() -> int:
 
 async def _serve(channel: Channel, order: Order) -> None:
     """Serves requests until the main process says otherwise. Raises PetstoreError if the worker cannot start."""
-    ending = Ending()
-    following = asyncio.create_task(_follow(channel, ending))
     service = Service(order.settings)
     with _reporting(channel):
         app = await service.start(order.running)
-    server = http_server(order.settings, app, FIELDS)
+    server, ending = http_server(order.settings, app, FIELDS), Ending()
+    following = asyncio.create_task(_follow(channel, server, app, ending))
     sockets = [inherited(each) for each in order.sockets]
     await serve_connections(server, sockets, service.tls, lambda: channel.report(READY), ending, app.end_delays)
     await service.stop()
     following.cancel()
 
 
-async def _follow(channel: Channel, ending: Ending) -> None:
+async def _follow(channel: Channel, server: HttpServer, app: App, ending: Ending) -> None:
     """Follows the main process's commands. Exits if it dies, because an orphan would hold the port forever."""
     async for command, argument in channel.commands():
-        if command == RETIRE:
+        if command == DRAIN:
+            app.drain()
+            channel.report(CONNECTIONS, str(server.begin_closing()))
+        elif command == RETIRE:
             ending.retire.set()
         elif command == STOP:
             ending.seconds = float(argument)

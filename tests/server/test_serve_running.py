@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from harness.stores import BY
 from harness.wire import asking, receive, request, split
 from petstore.gate.recovery import SYNCED
 from petstore.keys import mint
+from petstore.server.workers import DRAIN_SECONDS
 
 STOPS_WITHIN = 15.0  # the service promises 5 s; the rest is a margin for a busy machine
 ENDS_WITHIN = 15.0  # a worker checks once a second; the rest is a margin
@@ -75,6 +77,66 @@ def test_stop_finishes_an_accepted_create(serve: Callable[..., Served], stop: Ca
     assert own.process is not None
     own.process.wait(timeout=STOPS_WITHIN)
     assert own.act(lambda backends: backends.stores["live"].pets.count())["available"] == 1
+
+
+def connected(own: Served) -> socket.socket:
+    """Opens a connection that is idle after one request."""
+    kept = socket.create_connection(("127.0.0.1", own.port), timeout=15)
+    kept.sendall(request("GET", "/healthz"))
+    assert b"connection: close" not in kept.recv(65536)
+    return kept
+
+
+def log_of(own: Served) -> list[str]:
+    return [entry["event"] for entry in own.events]
+
+
+def test_during_a_drain_the_service_is_not_ready_and_answers_all_requests(serve: Callable[..., Served]) -> None:
+    own = serve(workers=2)
+    assert own.process is not None
+    with connected(own) as idle, connected(own) as other:
+        terminate(own)
+        assert wait_for(lambda: "draining" in log_of(own))
+        other.sendall(request("GET", "/readyz"))
+        (not_ready,) = split(receive(other).data)
+        assert (not_ready.status, not_ready.headers["connection"]) == (503, "close")
+        answered = httpx.get(own.origin + "/healthz", timeout=15)  # on a new connection
+        assert (answered.status_code, answered.headers["connection"]) == (200, "close")
+        idle.sendall(request("GET", "/healthz"))
+        (kept,) = split(receive(idle).data)
+        assert (kept.status, kept.headers["connection"]) == (200, "close")
+        assert own.process.wait(STOPS_WITHIN) == 0
+    assert log_of(own) == ["started", "draining", "stopped"]
+
+
+def test_ctrl_c_skips_the_drain_even_after_it_has_begun(serve: Callable[..., Served]) -> None:
+    own = serve()
+    assert own.process is not None
+    with connected(own):
+        terminate(own)
+        assert wait_for(lambda: "draining" in log_of(own))
+        began = time.monotonic()
+        interrupt(own)
+        assert own.process.wait(STOPS_WITHIN) == 0
+        assert time.monotonic() - began < DRAIN_SECONDS
+
+
+def test_without_a_connection_there_is_no_drain(serve: Callable[..., Served]) -> None:
+    own = serve(workers=2)
+    assert own.process is not None
+    terminate(own)
+    assert own.process.wait(STOPS_WITHIN) == 0
+    assert log_of(own) == ["started", "stopped"]
+
+
+def test_a_connection_without_a_request_is_not_closed_at_the_moment_of_a_stop(serve: Callable[..., Served]) -> None:
+    own = serve()
+    assert own.process is not None
+    with connected(own) as idle, socket.create_connection(("127.0.0.1", own.port), timeout=15) as early:
+        interrupt(own)
+        assert idle.recv(1) == b""  # closed, because it has been used
+        early.sendall(request("GET", "/healthz"))
+        assert early.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def remaining(own: Served, key: Key) -> int:
@@ -159,7 +221,7 @@ def test_log_is_json_lines_and_without_access_log_silent_on_requests(serve: Call
     os.kill(int(worker), signal.SIGKILL)  # the log records this
     assert wait_for(lambda: '"worker died"' in own.log.read_text())
     own.stop()
-    assert [entry["event"] for entry in own.events] == ["started", "worker died"]
+    assert [entry["event"] for entry in own.events] == ["started", "worker died", "stopped"]
 
 
 def test_access_log_has_each_request_with_the_id_of_its_key(serve: Callable[..., Served]) -> None:

@@ -28,6 +28,11 @@ EVENTS = {
         "On startup, other users had access to the files in `paths`.", "Run the command in `hint`."
     ),
     "started": LogEvent("All workers are ready."),
+    "draining": LogEvent(
+        "`SIGTERM` was received. The service keeps serving for `seconds`, because `connections` are open, but `/readyz`"
+        " returns 503."
+    ),
+    "stopped": LogEvent("All workers have exited."),
     "store opening": LogEvent(
         "A start or a reload is waiting, because this node or another node is upgrading the schema.",
         "Wait. If you kill the process, the interrupted step is repeated when the service is next started.",

@@ -17,6 +17,7 @@ from petstore.settings import Settings
 ORDER_MAX = 16 * 1024 * 1024  # maximum bytes of a line
 
 # Commands
+DRAIN = "drain"  # close each connection after its next response, because the service is about to stop
 RETIRE = "retire"  # stop accepting connections, because another worker accepts them, and exit within about a minute
 STOP = "stop"  # with a number of seconds: stop accepting connections, and finish all requests within that time
 
@@ -24,6 +25,7 @@ STOP = "stop"  # with a number of seconds: stop accepting connections, and finis
 OPENING = "opening"  # still opening the store, for example because the schema is being migrated; sent repeatedly
 READY = "ready"  # accepts connections
 FAILED = "failed"  # with the reason: cannot start
+CONNECTIONS = "connections"  # with the number of open connections; the reply to DRAIN
 
 
 class Order(msgspec.Struct):

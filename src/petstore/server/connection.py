@@ -315,6 +315,11 @@ class Connection(asyncio.Protocol):
         elif waited > IDLE_TIMEOUT:
             self._transport.close()
 
+    @property
+    def had_request(self) -> bool:
+        """Whether the client has sent a request, or part of one that is not valid."""
+        return self._task is not None
+
     def close_if_idle(self) -> None:
         if self._in_flight is None and not self._rejecting and not self._messages.waiting:
             self._transport.close()  # sends buffered data first

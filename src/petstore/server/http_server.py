@@ -18,6 +18,7 @@ MEMORY_MAX = 256 * 1024 * 1024  # maximum bytes of memory for all of a worker's 
 MEMORY_AFTER = MEMORY_MAX * 7 // 8  # if MEMORY_MAX is exceeded, connections are closed until memory use drops to this
 TLS_COST = 64 * 1024  # estimated bytes of memory for a TLS connection
 HANDSHAKES_TIMEOUT = 2.0  # on shutdown, seconds to wait for TLS handshakes in progress
+FIRST_REQUEST_TIMEOUT = 0.5  # on shutdown, seconds to wait for the first request on a new connection
 
 
 class Response(Protocol):
@@ -164,22 +165,33 @@ class HttpServer:
         for connection in list(self.connections):
             connection.sweep(self.now)
 
+    def begin_closing(self) -> int:
+        """Closes each connection after its next response. Returns the number of open connections."""
+        self.closing = True
+        return len(self.connections) + len(self._handshaking)
+
     async def drain(self, limit: float = DRAIN_TIMEOUT, *, idle: float = 0.0) -> None:
         """Closes idle connections after `idle` seconds, and other connections once their responses have been sent.
 
+        A connection that has just been opened is not idle yet, because its first request is probably on the way.
         Returns when all connections are closed or `limit` seconds have passed, whichever comes first.
         """
-        self.closing = True
+        self.begin_closing()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._wait_for_handshakes()
-                if idle and self.connections:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._drained.wait(), idle)
+                await self._wait_until_drained(idle)
+                for connection in [each for each in self.connections if each.had_request]:
+                    connection.close_if_idle()
+                await self._wait_until_drained(FIRST_REQUEST_TIMEOUT)
                 for connection in list(self.connections):
                     connection.close_if_idle()
-                if self.connections:
-                    await self._drained.wait()
+                await self._wait_until_drained(limit)
+
+    async def _wait_until_drained(self, seconds: float) -> None:
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), seconds)
 
     async def _wait_for_handshakes(self) -> None:
         deadline = time.monotonic() + HANDSHAKES_TIMEOUT

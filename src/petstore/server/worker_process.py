@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from petstore.errors import OperatorError
-from petstore.server.channel import FAILED, OPENING, READY, RETIRE, STOP, Order, joined, split
+from petstore.server.channel import CONNECTIONS, DRAIN, FAILED, OPENING, READY, RETIRE, STOP, Order, joined, split
 
 WORKER: tuple[str, ...] = ("petstore.worker",)  # the module that a worker runs, and its arguments
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # only the main process handles these
@@ -33,10 +33,11 @@ class Worker:
         self.failure = ""  # why the worker could not start, in its own words
         self.is_ready = False
         self.accepts = False  # whether it is ready and has not been retired or stopped
+        self.connections: int | None = None  # the number of open connections, after `drain` has returned
         self.ended = asyncio.Event()
         self._opening = opening
         self._started = time.monotonic()
-        self._progress = asyncio.Event()  # set when the worker is ready, has ended, or is still opening the store
+        self._progress = asyncio.Event()  # set by each report, and when the worker has ended
         try:
             channel, theirs = socket.socketpair()
             with theirs:
@@ -57,11 +58,20 @@ class Worker:
         while not self.is_ready:
             if self.ended.is_set():
                 raise OperatorError(self.failure or f"a worker exited on startup with status {self.status}")
-            self._progress.clear()
             try:
-                await asyncio.wait_for(self._progress.wait(), READY_TIMEOUT)
+                await asyncio.wait_for(self._next_report(), READY_TIMEOUT)
             except TimeoutError:
                 raise OperatorError(f"a worker was not ready within {READY_TIMEOUT:.0f} seconds") from None
+
+    async def drain(self) -> None:
+        """Tells the worker to close each connection after its next response, and waits for its reply."""
+        self._tell(DRAIN)
+        while self.connections is None and not self.ended.is_set():
+            await self._next_report()
+
+    async def _next_report(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
 
     def retire(self) -> None:
         """Tells the worker to finish its requests and exit. Kills it if it is not ready."""
@@ -104,6 +114,8 @@ class Worker:
             self.is_ready = self.accepts = True
         elif report == FAILED:
             self.failure = argument
+        elif report == CONNECTIONS:
+            self.connections = int(argument)
         elif report == OPENING:
             self._opening()
         self._progress.set()

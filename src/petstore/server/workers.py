@@ -16,14 +16,17 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
-from petstore.errors import PetstoreError
+from petstore.errors import OperatorError, PetstoreError
 from petstore.observability.logs import event, logger
 from petstore.server.channel import Order
+from petstore.server.notify import Notifier
 from petstore.server.sockets import Sockets
 from petstore.server.worker_process import Worker
 from petstore.settings import Settings
 
 STOP_TIMEOUT = 4.5
+EXTENSION = 30  # seconds until systemd's next timeout, while the store is still opening
+DRAIN_SECONDS = 2.5  # longer than the supplied proxies' health checks take to notice that the service is not ready
 FLUSH_SECONDS = 0.5  # on shutdown, time for a worker to write its usage after its last response
 CRASHES_MAX = 5
 PAUSE_MIN, PAUSE_MAX = 0.1, 30.0  # seconds
@@ -48,9 +51,11 @@ class Supervisor:
         self._keepers: dict[int, asyncio.Task[None]] = {}
         self._alive: set[Worker] = set()  # including retired workers, and the new workers of a reload
         self._crashes = 0  # since the last time a worker died after running for at least a second
+        self._notifier = Notifier()
         self._is_opening = False  # whether a start or a reload takes long because the store is still opening
         self._is_reloading = False
         self._stopping = asyncio.Event()
+        self._interrupted = asyncio.Event()  # whether to stop without a drain
         self._reload_requested = asyncio.Event()
         self._failed = False
 
@@ -60,8 +65,8 @@ class Supervisor:
         Calls `greet` when all workers are ready for the first time. Raises OperatorError if a worker cannot start.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGHUP, self._request_reload)
         serving = asyncio.create_task(self._serve(greet))
         stopping = asyncio.create_task(self._stopping.wait())
@@ -72,16 +77,22 @@ class Supervisor:
         await self._stop()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
+        event(logging.INFO, "stopped")
         return 1 if self._failed else 0
 
     async def _serve(self, greet: Callable[[], Awaitable[None]]) -> None:
         self._install(await self._start_workers(self._settings, None))
         await greet()
         event(logging.INFO, "started", workers=self._count)
+        self._notifier.ready(self._status)
         while True:
             await self._reload_requested.wait()
             self._reload_requested.clear()
             await self._reload()
+
+    @property
+    def _status(self) -> str:
+        return f"Serving requests with {self._count} worker{'s' if self._count > 1 else ''}"
 
     # Workers
 
@@ -91,7 +102,7 @@ class Supervisor:
         workers = [self._start(slot, settings, running) for slot in range(self._count)]
         try:
             await asyncio.gather(*(worker.wait_until_ready() for worker in workers))
-        except BaseException:
+        except OperatorError:
             for worker in workers:
                 worker.retire()  # a worker that is ready may have accepted requests, so let it finish
             raise
@@ -104,10 +115,11 @@ class Supervisor:
         return worker
 
     def _opening(self) -> None:
-        """Logs once that the store takes long to open. A worker calls this every few seconds."""
+        """Logs once that the store takes long to open, and tells systemd to wait. Called every few seconds."""
         if not self._is_opening:
             event(logging.INFO, "store opening", hint="the schema is being upgraded; the service will start afterwards")
         self._is_opening = True
+        self._notifier.waiting(EXTENSION, "Waiting until the schema is up to date")
 
     def _group_of(self, slot: int) -> Sockets:
         return self._sockets[slot % len(self._sockets)]
@@ -167,20 +179,23 @@ class Supervisor:
 
     async def _reload(self) -> None:
         event(logging.INFO, "reload begins")
-        self._is_reloading = True
+        self._notifier.reloading()
+        self._is_reloading, status = True, "the last reload failed"
         try:
             settings = await self._read_settings()
             workers = await self._start_workers(settings, self._settings)
         except PetstoreError as error:
             event(logging.ERROR, "reload failed", cause=str(error), effect="the current workers keep running")
+            status += f": {error}"
         except Exception:
             logger.exception("reload failed")
         else:
             self._settings = settings
             self._install(workers)
             event(logging.INFO, "reloaded", workers=len(workers))
-        finally:
-            self._is_reloading = False
+            status = ""
+        self._is_reloading = False
+        self._notifier.ready(", but ".join(filter(None, (self._status, status))))
 
     async def _read_settings(self) -> Settings:
         """Rereads files in a daemon thread, because a named pipe or a hung disk could block this process forever."""
@@ -198,18 +213,42 @@ class Supervisor:
 
     # Stop
 
+    def _interrupt(self) -> None:
+        self._interrupted.set()
+        self._stopping.set()
+
     async def _stop(self) -> None:
-        """Stops all workers. Kills those that have not exited within STOP_TIMEOUT."""
+        """Stops all workers, after a drain. Kills those that have not exited within STOP_TIMEOUT."""
+        self._notifier.stopping("Finishing requests")
+        deadline = asyncio.get_running_loop().time() + STOP_TIMEOUT
         for keeper in self._keepers.values():
             keeper.cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drain(), DRAIN_SECONDS)
+        # Each worker now has the only copy of its sockets. When it closes them, the kernel refuses connections.
         for each in (each for group in self._sockets for each in group):
             each.close()
+        left = deadline - asyncio.get_running_loop().time()
         for worker in self._alive:
-            worker.stop(STOP_TIMEOUT - FLUSH_SECONDS)
+            worker.stop(left - FLUSH_SECONDS)
         ended = [asyncio.create_task(worker.ended.wait()) for worker in self._alive]
         if ended:
-            await asyncio.wait(ended, timeout=STOP_TIMEOUT)
+            await asyncio.wait(ended, timeout=left)
         for worker in self._alive:
             worker.kill()
-        for worker in self._alive:
             await worker.ended.wait()
+
+    async def _drain(self) -> None:
+        """Keeps serving while load balancers notice that the service is about to stop.
+
+        Meanwhile, `/readyz` returns 503, each response closes its connection, and idle connections stay open. Returns
+        immediately if no connection is open, and on SIGINT.
+        """
+        draining = [worker for worker in self._alive if worker.is_ready]
+        if not draining or self._interrupted.is_set():
+            return
+        await asyncio.gather(*(worker.drain() for worker in draining))
+        connections = sum(worker.connections or 0 for worker in draining)
+        if connections:
+            event(logging.INFO, "draining", connections=connections, seconds=DRAIN_SECONDS)
+            await self._interrupted.wait()

@@ -97,6 +97,10 @@ class App:
         self._site_counters.publish(now)
         self._outages.flush(ticks)
 
+    def drain(self) -> None:
+        """Makes `/readyz` return 503, so that load balancers stop using this node. Called before a shutdown."""
+        self._site.is_draining = True
+
     def end_delays(self) -> None:
         """Sends all delayed responses immediately. Called on shutdown."""
         self._delays.end()

@@ -11,7 +11,7 @@ from petstore.settings import Settings
 from petstore.store import Store
 from petstore.web.client_address import client_address, is_in, networks
 from petstore.web.documents import Documents
-from petstore.web.replies import JSON, NO_STORE, Reply, line
+from petstore.web.replies import JSON, NO_STORE, Reply, line, unavailable
 from petstore.web.requests import FIELD_PARSED_MAX, FORWARDED_PREFIX, Request
 from petstore.web.routes import not_found
 
@@ -39,6 +39,7 @@ class Site:
         self._clock = clock
         self._scrape = scrape
         self._looking: asyncio.Future[None] | None = None
+        self.is_draining = False
         self._scrapers = networks(settings.metrics_from)
         self._trusted = networks(settings.trusted_proxies)
         # The host name in --host identifies this machine, unless it is also the host name of a public address.
@@ -51,7 +52,7 @@ class Site:
         return request.path in PROBES or (request.path == "/metrics" and self._may_scrape(request))
 
     async def answer(self, request: Request) -> Reply:
-        """Handles a request. Raises NotFound, MethodNotAllowed and, for the readiness probe, Unavailable."""
+        """Handles a request. Raises RequestError and, for the readiness probe, Unavailable."""
         path, method = request.path, request.method
         file = self._documents.find(request, self._clock())
         if file is None and not self.is_exempt(request):
@@ -63,6 +64,8 @@ class Site:
         if file is not None:
             return await file.answer(request)
         if path == "/readyz":
+            if self.is_draining:
+                raise unavailable(1)
             await self._ready()
             # A node that uses the fallback counts as ready, even though Redis is unavailable.
             return _probe(b'{"status":"ready","gate":"degraded"}' if self._gate.degraded() else b'{"status":"ready"}')
