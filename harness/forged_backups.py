@@ -21,11 +21,11 @@ FORGED_SQL = {
     "a view": "CREATE VIEW extra AS SELECT 1",
     "a view in place of a table": "ALTER TABLE pets RENAME TO old; CREATE VIEW pets AS SELECT * FROM old",
     "a table": "CREATE TABLE extra (id INTEGER)",
-    "a virtual table": "DROP TABLE copying; CREATE VIRTUAL TABLE copying USING fts5(source)",
+    "a virtual table": "DROP TABLE operators; CREATE VIRTUAL TABLE operators USING fts5(name)",
     "an index": "CREATE INDEX extra ON pets (length(hex(zeroblob(1000))))",
     "an index with a condition": "CREATE INDEX extra ON pets (id) WHERE \"hex\" (name) <> 'x'",
-    "a constraint": "DROP TABLE copying; CREATE TABLE copying (source TEXT CHECK (hex/**/(source) <> 'x'))",
-    "a computed column": "DROP TABLE copying; CREATE TABLE copying (source TEXT, x AS (hex(source)))",
+    "a constraint": "DROP TABLE operators; CREATE TABLE operators (name TEXT CHECK (hex/**/(name) <> 'x'))",
+    "a computed column": "DROP TABLE operators; CREATE TABLE operators (name TEXT, x AS (hex(name)))",
     # With this clause, the service would acknowledge new animals without adding them.
     "a conflict clause": "DROP INDEX pets_edited; ALTER TABLE pets RENAME TO old; CREATE TABLE pets (id INTEGER PRIMARY"
     " KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE ON CONFLICT IGNORE, category_id INTEGER, status TEXT, edited INTEGER"

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import msgspec
 
 from petstore.changes import Change
 from petstore.data_dir import LOCK_TIMEOUT, METRICS, InUse, exclusive_lock, secure, shared_lock
-from petstore.errors import OperatorError
 from petstore.gate import Gate, GatePolicy, gate_file, open_gate
 from petstore.gate.recovery import is_clean, mark_clean, recover
 from petstore.keys import ENVIRONMENTS, Environment
@@ -21,7 +20,6 @@ from petstore.rate_limits import SECOND, BanPolicy
 from petstore.settings import Settings
 from petstore.store import Store, StorePolicy, close_stores, open_stores
 from petstore.store.database import Bounds
-from petstore.store.schema import UNFINISHED_COPY
 
 # The number of admission totals to add per transaction. Transactions must be short, because create requests wait for
 # them.
@@ -96,14 +94,6 @@ class Backends:
             self._lock.close()
             if self._locked:
                 mark_gate_clean(self._settings)
-
-
-async def check_copied(stores: Mapping[Environment, Store]) -> None:
-    """Raises OperatorError if a store is an unfinished copy, which must not be modified."""
-    for store in stores.values():
-        unfinished = await store.transfer.copying_from()
-        if unfinished is not None:
-            raise OperatorError(UNFINISHED_COPY.format(unfinished))
 
 
 def _close_soon(gate: Gate) -> None:

@@ -4,9 +4,9 @@ Only processes of the directory's owner use it, and only they can write to it. T
 opened. Everything in it can therefore be trusted, and no other code has to guard against symlinks and the like.
 
 Every process that uses the data holds the shared lock. The kernel releases the lock when the process exits, even after
-a crash. Restoring and copying each take the exclusive lock. A restore prepares its files in a subdirectory and then
-renames that subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data
-remains in use. If it is interrupted after the rename, the next process that takes a lock completes the restore.
+a crash. Restoring and copying each take the exclusive lock. They prepare files in a subdirectory and then rename that
+subdirectory. The rename commits the restore. If a restore is interrupted before the rename, the old data remains in
+use. If it is interrupted after the rename, the next process that takes a lock completes the restore.
 """
 
 import contextlib

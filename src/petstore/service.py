@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from petstore import __version__
-from petstore.backends import Backends, check_copied, clock_of, mark_gate_clean, open_gate_for, without_fallback
+from petstore.backends import Backends, clock_of, mark_gate_clean, open_gate_for, without_fallback
 from petstore.data_dir import LAST_BACKUP, METRICS, shared_lock
 from petstore.errors import MissingPackage, OperatorError, Unavailable
 from petstore.gate import GATE_FILE, bucket_of
@@ -121,6 +121,9 @@ class Service:
         All measures are written with the same timestamp, so that charts show errors and admissions in the same bar.
         """
         now = self._clock()
+        with bugs_logged(), contextlib.suppress(Unavailable):
+            # Keep one connection to PostgreSQL open, so that `petstore copy` can see that this node is running.
+            await self._backends.stores["live"].database.ping()
         seen = None if of_all else [key for counters in self.app.counters for key in counters.keys_seen]
         with bugs_logged(), contextlib.suppress(Unavailable):  # if this fails, the gate keeps the totals
             await self._backends.collect_admissions(now, seen)
@@ -162,14 +165,13 @@ def measure_node(settings: Settings) -> None:
 async def _wait_for_stores(stores: Mapping[Environment, Store], settings: Settings, *, required: bool) -> None:
     """Waits until the schema is up to date. There is no timeout, because an interrupted migration has to start over.
 
-    Raises OperatorError if a store cannot be used, for example because a copy is unfinished. Raises Unavailable or
-    OperatorError if a required store does not respond.
+    Raises OperatorError if a store cannot be used, and Unavailable or OperatorError if a required store does not
+    respond.
     """
     try:
         for store in stores.values():
             await store.transfer.rows(COUNTERS, None, 1)  # this query has no timeout, unlike those that serve requests
             await store.database.ping()
-        await check_copied(stores)
     except Unavailable as error:
         if required and settings.store is not None:
             raise OperatorError(f"--store {without_password(settings.store)} does not respond: {error}") from error
@@ -255,7 +257,6 @@ def serve_console(settings: Settings, service_url: str, greet: Callable[[str], N
             Backends(settings) as backends,
             open_console(settings, service_url, backends.stores, backends.gate, clock_of(settings)) as console,
         ):
-            await check_copied(backends.stores)
             scheme = "https" if tls else "http"
             app = AsgiBridge(console.app, scheme=scheme, host=settings.host, port=settings.port)
             server, ending = http_server(settings, app, None), Ending()

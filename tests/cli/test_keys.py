@@ -74,12 +74,6 @@ def test_update_without_a_difference_writes_no_audit_entry(petstore: Commands) -
     assert [entry.action for entry in petstore.entries()] == ["create key"]
 
 
-@pytest.mark.parametrize("words", [("keys", "create", "--plan", "free"), ("keys", "list"), ("pets", "list")])
-def test_half_a_copy_is_not_used(petstore: Commands, words: tuple[str, ...]) -> None:
-    petstore.server.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
-    assert "the copy of elsewhere to this store is not finished" in petstore.fails_in_one_line(*words)
-
-
 def test_update_to_enterprise_and_back(petstore: Commands) -> None:
     key_id = make_key(petstore)["id"]
     assert "needs its own limits" in petstore.fails_in_one_line("keys", "update", key_id, "--plan", "enterprise")

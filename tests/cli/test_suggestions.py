@@ -75,7 +75,6 @@ TYPED = {
     "chmod go-w {shlex.quote(str(data))}": ("chmod go-w DATA", ""),
     "chown -R {me} {shlex.quote(str(data))}": ("chown -R USER DATA", ""),
     "sudo -u {user} petstore …": ("petstore keys list", "KEY"),  # … means the current command
-    "rm -r {shlex.quote(str(target.data))}": ("rm -r DATA", ""),
 }  # fmt: skip
 RUNNING = {
     "petstore console": ("petstore console", "The console shows"),

@@ -1,5 +1,6 @@
-"""`petstore copy`: copies in both directions are complete, and the target of an interrupted copy must be emptied."""
+"""`petstore copy`: copies in both directions are complete, or nothing is copied."""
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -11,24 +12,31 @@ import apsw
 import httpx
 import pytest
 
-from harness.backends import Postgres, free_port, shared
+from harness.backends import Postgres, Redis, shared
 from harness.commands import Commands
+from harness.disks import small_disk
+from harness.gates import all_versions, eventually
+from harness.lost_commits import LosesCommits
 from harness.other_user import as_nobody
 from harness.served import wait_for
 from harness.servers import PETSTORE, Host, Key, Server, started
+from harness.stores import PATIENT
 from harness.wire import asking
 from petstore import data_dir
-from petstore.backends import Backends
+from petstore.backends import Backends, open_stores_for
 from petstore.cli.copy import copy
+from petstore.cli.data import announce_all
 from petstore.errors import OperatorError
-from petstore.gate import bans_in_force
-from petstore.gate.recovery import SYNCED
+from petstore.gate import Gate, bans_in_force
+from petstore.gate.recovery import is_clean
 from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import copy as copying
 from petstore.plans import Limits
 from petstore.settings import Settings
-from petstore.store.schema import TABLES
+from petstore.store import StorePolicy, close_stores, new_stores
+from petstore.store.schema import PETS, TABLES
 from tests.marks import only_as_root
+from tests.pet_members import pet_row
 
 ANIMALS = 60_000
 BODY = {"name": "Rex 🐕", "categoryId": -7, "status": "pending"}
@@ -128,35 +136,167 @@ def test_ids_of_removed_animals_are_not_used_again_after_a_copy(tmp_path: Path, 
         assert added["id"] == last + 1
 
 
-def test_a_target_that_is_not_empty_is_refused_and_unchanged(tmp_path: Path) -> None:
-    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+def schemas(target: Server) -> list[str]:
+    names = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'petstore%' ORDER BY 1"
+    return [name for (name,) in shared(Postgres).execute(names, target.store)]
+
+
+def migration_locks(target: Server) -> list[bool]:
+    """Returns whether each migration lock in the target's database is granted, those that are not first."""
+    locks = (
+        "SELECT granted FROM pg_locks JOIN pg_database AS d ON d.oid = database"
+        " WHERE locktype = 'advisory' AND datname = current_database() ORDER BY granted"
+    )
+    return [granted for (granted,) in shared(Postgres).execute(locks, target.store)]
+
+
+@pytest.mark.parametrize("to", ["own", "cluster"])
+def test_a_target_with_a_store_is_refused_and_unchanged(tmp_path: Path, to: Host) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", to)
     with_some_data(source)
-    Commands(target).text("pets", "add", "--name", "Mia", "--category-id", "1")
+    target.create()  # a store without data
     before = target.act(everything)
-    assert target.store and target.gate
-    words = ["copy", "--to-store", target.store, "--to-gate", target.gate]
-    assert "already" in Commands(source).fails_in_one_line(*words)
+    assert "already contains" in Commands(source).fails_in_one_line("copy", *where_to(target))
     assert target.act(everything) == before
 
 
-def test_a_gate_with_counters_is_refused(tmp_path: Path) -> None:
+def test_a_gate_with_counters_of_other_keys_is_refused_and_nothing_is_copied(tmp_path: Path) -> None:
     source, target, busy = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster"), Server(tmp_path / "c", "cluster")
     with_some_data(source)
     with_some_data(busy)
-    assert target.store and busy.gate
     before = busy.act(everything)
-    for _ in range(2):
-        message = Commands(source).fails_in_one_line("copy", "--to-store", target.store, "--to-gate", busy.gate)
-        assert "already contains counters" in message
-    assert busy.act(everything) == before
-    assert target.act(lambda backends: backends.stores["live"].transfer.copying_from()) is None
+    target.gate = busy.gate
+    message = Commands(source).fails_in_one_line("copy", *where_to(target))
+    assert "already contains counters of other keys: key_" in message
+    assert busy.act(everything) == before and schemas(target) == []
+
+
+def test_a_copy_that_failed_after_the_quotas_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    with_some_data(source)
+    copy_quotas = copying.copy_quotas
+
+    async def fail(*sides: Any) -> None:
+        await copy_quotas(*sides)
+        raise OperatorError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "copy_quotas", fail)
+        assert "planted" in Commands(source).fails_in_one_line("copy", *where_to(target))
+    assert schemas(target) == []
+    copied_to(source, target)
+    assert target.act(everything) == source.act(everything)
+
+
+def test_the_changes_are_announced_after_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    source.fill(3)
+    seen = []
+
+    async def announce(gate: Gate) -> None:
+        seen.append((schemas(target), await all_versions(gate)))
+        await announce_all(gate)
+        seen.append((schemas(target), await all_versions(gate)))
+
+    monkeypatch.setattr("petstore.cli.copy.announce_all", announce)
+    copied_to(source, target)
+    (there, before), (_, after) = seen
+    assert there == ["petstore_live", "petstore_staging"]
+    assert all(after[name] > before[name] for name in before)
+
+
+@pytest.mark.parametrize("delivered", [False, True], ids=["before it", "after it"])
+def test_a_commit_whose_outcome_is_unknown_is_reported_and_can_be_checked(tmp_path: Path, *, delivered: bool) -> None:
+    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
+    with_some_data(source)
+    with LosesCommits(str(target.store), delivered=delivered) as proxy:
+        words = ["copy", "--to-store", proxy.url, "--to-gate", str(target.gate)]
+        assert "it is unknown whether the copy is complete" in Commands(source).fails_in_one_line(*words)
+        assert proxy.lost == 1
+    assert wait_for(lambda: bool(schemas(target)) == delivered)
+    if delivered:
+        assert "already contains data" in Commands(source).fails_in_one_line("copy", *where_to(target))
+    else:
+        copied_to(source, target)
+    assert target.act(everything) == source.act(everything)
+
+
+def test_a_node_that_starts_during_a_copy_waits_for_the_commit(tmp_path: Path) -> None:
+    target = Server(tmp_path / "b", "cluster")
+    assert target.store
+
+    async def work(url: str) -> int:
+        async with new_stores(url, StorePolicy(bounds=PATIENT)) as stores:
+            await stores["live"].transfer.put_rows(PETS, [pet_row(7)])
+            node = open_stores_for(Settings(store=url), None, serving=True, bounds=PATIENT)
+            first = asyncio.create_task(node["live"].pets.count())
+            assert await eventually(lambda: migration_locks(target) == [False, True])
+            assert not first.done()
+        found = sum((await first).values())
+        await close_stores(node.values())
+        return found
+
+    assert asyncio.run(work(target.store)) == 1
+
+
+def test_a_running_cluster_is_not_copied(tmp_path: Path) -> None:
+    source = Server(tmp_path / "a", "cluster")
+    of_node = "application_name = 'petstore' AND datname = current_database()"
+    used = f"SELECT max(state_change) FROM pg_stat_activity WHERE {of_node}"
+    with started(source):
+        ((first,),) = shared(Postgres).execute(used, source.store)
+        # The node uses its connection even without requests. Otherwise, the pool would close it.
+        assert wait_for(lambda: shared(Postgres).execute(used, source.store) > [(first,)])
+        message = Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "b"))
+        assert "is in use: processes of Petstore are connected to it from 127.0.0.1" in message
+    assert not (tmp_path / "b").exists()
+    copied_to(source, Server(tmp_path / "b"))
+
+
+def test_no_timeout_of_the_server_ends_a_copy(postgres: Postgres) -> None:
+    url = postgres.url()
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        postgres.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {name} = '500ms'")
+
+    async def work() -> None:
+        async with new_stores(url, StorePolicy(bounds=PATIENT)) as stores:
+            await stores["live"].database.read("SELECT pg_sleep(0.6)::text")
+            await asyncio.sleep(0.6)
+            await stores["live"].transfer.put_rows(PETS, [pet_row(7)])
+
+    asyncio.run(work())
+    assert postgres.execute("SELECT id FROM petstore_live.pets", url) == [(7,)]
+
+
+@only_as_root
+@pytest.mark.parametrize("full", ["store", "gate"])
+def test_a_full_disk_is_that_of_the_target(tmp_path: Path, full: str) -> None:
+    source = Server(tmp_path / "a", "cluster")
+    source.fill(20_000)
+    with small_disk(tmp_path / "small", 1) as disk:
+        data = disk / "b"
+        to_gate = ["--to-gate", shared(Redis).url()] if full == "store" else []
+        message = Commands(source).fails_in_one_line("copy", "--to-store", str(data), *to_gate)
+        assert message.startswith(f"the target {data}")
+        hint = f"check --data {data}`" if full == "gate" else f"the disk used by {data}/restore.part/new is full"
+        assert hint in message and str(source.store) not in message
+        assert [path.name for path in data.iterdir()] == ["lock"]
+
+
+def test_a_source_that_fails_is_named(tmp_path: Path) -> None:
+    source, target = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b")
+    source.fill(1)
+    shared(Postgres).execute("ALTER TABLE petstore_live.usage RENAME TO gone", source.store)
+    message = Commands(source).fails_in_one_line("copy", *where_to(target))
+    assert message.startswith(f"the source {source.store} and {source.gate}: the store failed: UndefinedTable")
 
 
 def test_copied_quotas_survive_a_reboot_before_the_first_start(tmp_path: Path) -> None:
     source, target = Server(tmp_path / "a"), Server(tmp_path / "b")
     with_some_data(source)
     copied_to(source, target)
-    assert (target.data / "gate.mdb-boot").read_text() == SYNCED
+    assert is_clean(target.data / "gate.mdb")
+    assert target.act(everything) == source.act(everything)
 
 
 def test_copied_quotas_survive_a_reboot_in_the_lock_directory_of_the_source(tmp_path: Path) -> None:
@@ -166,41 +306,35 @@ def test_copied_quotas_survive_a_reboot_in_the_lock_directory_of_the_source(tmp_
     (target.data / "gate.mdb").write_bytes(b"half a page")
     (target.data / "gate.mdb-boot").write_text("another boot")
     copied_to(source, target)
-    assert (target.data / "gate.mdb-boot").read_text() == SYNCED
+    assert is_clean(target.data / "gate.mdb")
     assert target.act(everything) == source.act(everything)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("direction", ["to the cluster", "back"])
-def test_a_killed_copy_is_neither_served_nor_copied_over_and_says_how_to_empty_it(
-    tmp_path: Path, direction: str
-) -> None:
-    source, target = Server(tmp_path / "a"), Server(tmp_path / "b", "cluster")
-    if direction == "back":
-        source, target = Server(tmp_path / "a", "cluster"), Server(tmp_path / "b")
+@pytest.mark.parametrize("to", ["own", "cluster"])
+def test_a_killed_copy_leaves_nothing_and_can_be_repeated(tmp_path: Path, to: Host) -> None:
+    source, target = Server(tmp_path / "a", "cluster" if to == "own" else "own"), Server(tmp_path / "b", to)
     Commands(source).text("keys", "create", "--plan", "pro")
     source.fill(ANIMALS)
+    staged = target.data / "restore.part/new/live.db-wal"
 
-    def arrived() -> int:
-        return sum(target.act(lambda backends: backends.stores["live"].pets.count()).values())
+    def begun() -> bool:
+        if target.store:
+            return bool(migration_locks(target))
+        return staged.exists() and staged.stat().st_size > 1_000_000
 
     copy = subprocess.Popen([*PETSTORE, "copy", *where_to(target)], env=Commands(source).variables)
-    assert wait_for(lambda: arrived() > 0)
+    assert wait_for(begun)
     copy.kill()
     assert copy.wait() == -signal.SIGKILL
-    assert 0 < arrived() < ANIMALS
-    refused = subprocess.run([*PETSTORE, "serve"], env=Commands(target).variables, capture_output=True, text=True)
-    assert (refused.returncode, "is not finished" in refused.stderr) == (2, True)
-    before = arrived()
-    message = Commands(source).fails_in_one_line("copy", *where_to(target))
-    assert "unfinished copy" in message and arrived() == before
-    command = message.partition("empty it first: ")[2].partition(";")[0]
     if target.store:
-        shared(Postgres).execute(command, target.store)
+        assert wait_for(lambda: migration_locks(target) == [])
+        assert schemas(target) == []
     else:
-        subprocess.run(command, shell=True, check=True, timeout=60)
+        assert not (target.data / "live.db").exists()
     copied_to(source, target)
     assert target.act(everything) == source.act(everything)
+    assert not staged.exists()
 
 
 def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> None:
@@ -213,7 +347,7 @@ def test_a_source_that_changes_during_the_copy_is_reported(tmp_path: Path) -> No
 
     async def copied(backends: Backends) -> None:
         async with Backends(Settings(data=target.data)) as to:
-            await copying.copy_stores(backends.stores, to.stores, "a", change)
+            await copying.copy_stores(copying.Source("a", backends.stores, backends.gate), to.stores, change)
 
     with pytest.raises(OperatorError, match=r"^pets of live changed"):
         source.act(copied)
@@ -226,28 +360,17 @@ def test_the_data_of_a_running_service_are_not_copied(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_an_unfinished_copy_is_neither_copied_nor_opened_by_the_console_and_check_finds_it(tmp_path: Path) -> None:
-    source = Server(tmp_path / "source")
-    source.create()
-    source.act(lambda backends: backends.stores["staging"].transfer.set_copying_from("elsewhere"))
-    refused = "the copy of elsewhere to this store is not finished"
-    assert refused in Commands(source).fails_in_one_line("copy", "--to-store", str(tmp_path / "target"))
-    assert refused in Commands(source).fails_in_one_line("console", "--port", str(free_port()))
-    checked = Commands(source).run("check")
-    assert checked.returncode == 1 and refused in checked.stdout
-
-
 def test_the_directory_of_a_copy_is_locked_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = Server(tmp_path / "source"), Server(tmp_path / "target")
     source.create()
     locked = []
-    finish = copying.finish
+    copy_stores = copying.copy_stores
 
-    async def finish_watched(stores: copying.Stores) -> None:
+    async def watched(*sides: Any) -> list[copying.Copied]:
         locked.append(data_dir.is_locked(target.data))
-        await finish(stores)
+        return await copy_stores(*sides)
 
-    monkeypatch.setattr(copying, "finish", finish_watched)
+    monkeypatch.setattr(copying, "copy_stores", watched)
     copied_to(source, target)
     assert locked == [True]
 

@@ -391,7 +391,6 @@ WRITES: dict[str, tuple[Collection[Change], Callable[[Store, dict[str, Any]], Aw
     "imports.add_pets": (ADDED, lambda s, x: s.imports.add_pets(x["begun"], two_pets, lambda: NOW)),
     "imports.undo": (EDITED, lambda s, x: s.imports.undo(x["done"], BY)),
     "transfer.put_rows": (CHANGES, lambda s, x: s.transfer.put_rows(PETS, [pet_row(99)])),
-    "transfer.set_copying_from": (NOTHING, lambda s, x: s.transfer.set_copying_from(None)),
 }  # fmt: skip
 READS = {
     "pets.page", "pets.get", "pets.search", "pets.newest", "pets.matching", "pets.check_adder", "pets.origins",
@@ -399,7 +398,7 @@ READS = {
     "keys.search", "keys.by_id", "audit.find", "audit.history", "usage.recent_errors", "usage.of_keys",
     "usage.busiest", "usage.totals", "usage.admitted", "operators.find", "operators.get", "operators.identify",
     "operators.all", "imports.get", "imports.page", "imports.of_file", "imports.earlier", "imports.undone",
-    "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows", "transfer.copying_from",
+    "imports.kept_ids", "removals.find", "removals.of_pets", "transfer.rows",
 }  # fmt: skip
 NOUNS = [field for field in Store._fields if field != "database"]
 

@@ -49,15 +49,3 @@ def test_ids_continue_behind_the_last_one_that_another_store_gave_out(store_at: 
         return [*ids, (await store.pets.add(NewPet("Max", 1), NOW)).pet.id]
 
     assert store_at.use(work) == [101, 102, 201]
-
-
-def test_unfinished_copy_is_remembered(store_at: StorePlace) -> None:
-    async def work(store: Store) -> None:
-        assert await store.transfer.copying_from() is None
-        await store.transfer.set_copying_from("there")
-        await store.transfer.set_copying_from("elsewhere")
-        assert await store.transfer.copying_from() == "elsewhere"
-        await store.transfer.set_copying_from(None)
-        assert await store.transfer.copying_from() is None
-
-    store_at.use(work)

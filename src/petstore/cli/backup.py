@@ -14,13 +14,11 @@ from typing import Any
 import click
 
 from petstore.backends import Backends
-from petstore.changes import CHANGES
-from petstore.cli.data import actor, check_data
+from petstore.cli.data import actor, announce_all, check_data
 from petstore.cli.options import Command, WholeNumber, check_parent, data_options, settings_from
 from petstore.cli.output import Output, progress
 from petstore.cli.suggestions import as_typed
 from petstore.errors import OperatorError
-from petstore.keys import ENVIRONMENTS
 from petstore.maintenance import backup as backups
 from petstore.maintenance.archive import Manifest, Progress
 from petstore.settings import Settings
@@ -96,7 +94,7 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     bar = partial(_bar, "Restoring")
     manifest, kept, unreadable, revived = backups.restore(settings, file, audit_entry, bar, force=force)
     if settings.gate is not None:
-        asyncio.run(_announce_all(settings))
+        asyncio.run(_announce_restore(settings))
     for name in unreadable:
         click.echo(f"The old {name} could not be read, so ids assigned after the backup might be reused.", err=True)
     for revoked in revived:
@@ -114,11 +112,9 @@ def restore(file: Path, force: bool, as_json: bool, **where: Any) -> None:
     Output(data, *sentences).print(as_json)
 
 
-async def _announce_all(settings: Settings) -> None:
-    """Invalidates the caches of all nodes that share this gate, because the caches still contain the old data."""
+async def _announce_restore(settings: Settings) -> None:
     async with Backends(settings) as backends:
-        for environment in ENVIRONMENTS:
-            await backends.gate.announce(environment, CHANGES)
+        await announce_all(backends.gate)
 
 
 def _stop(number: int, frame: object) -> None:

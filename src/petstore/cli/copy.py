@@ -5,7 +5,7 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,16 @@ import click
 import msgspec
 
 from petstore import data_dir
-from petstore.backends import (
-    Backends,
-    check_copied,
-    mark_gate_clean,
-    open_gate_for,
-    open_stores_for,
-    prepare,
-    recover_gate,
-)
-from petstore.cli.data import OPERATOR_BOUNDS, actor, check_data, naming_servers
+from petstore.backends import Backends, open_gate_for, open_stores_for, without_fallback
+from petstore.cli.data import OPERATOR_BOUNDS, actor, announce_all, check_data
 from petstore.cli.options import Command, data_options, settings_from, url_of
 from petstore.cli.output import Output, Table, progress
-from petstore.cli.suggestions import suggestion
-from petstore.errors import OperatorError
+from petstore.cli.suggestions import as_typed, suggestion
+from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate
-from petstore.keys import Environment
 from petstore.maintenance import copy as copying
 from petstore.settings import Settings, check_url, without_password
-from petstore.store import Store, close_stores
+from petstore.store import StorePolicy, close_stores, new_stores
 from petstore.wording import counted
 
 
@@ -63,8 +54,8 @@ def copy(
 
     Quotas are the current bans and the number of requests counted towards each key's limits.
 
-    Stop the service first. The target must be empty. After copying the data, the command compares every row with the
-    original. If the copy is interrupted, run the command again to see how to empty the target.
+    Stop the service first. The target must not contain a store. After copying the data, the command compares every row
+    with the original. The copy appears all at once. If the command fails or is interrupted, repeat it.
 
     \b
     Examples:
@@ -78,11 +69,12 @@ def copy(
     asyncio.run(check_data(source))
     target = _target(source, to_store, url_of("to_gate", to_gate, to_gate_file))
     began = time.monotonic()
-    copied = _copied(source, target)
+    options = _options(target, to_store_file, to_gate_file)
+    copied = asyncio.run(_copied(source, target, options))
     rows = [[each.what, f"{each.rows:,}", each.checksum] for each in copied]
     sentences = [
         f"\nDone in {time.monotonic() - began:.1f} s. To start the service with the copied data, run:",
-        f"  {suggestion('serve', _options(target, to_store_file, to_gate_file))}",
+        f"  {suggestion('serve', options)}",
     ]
     if target.store is not None and target.gate is None:
         sentences.append("Quotas were not copied, because --to-gate was not given. All counters will start at zero.")
@@ -110,60 +102,116 @@ def _target(source: Settings, to_store: str, to_gate: str | None) -> Settings:
     return target
 
 
-def _copied(source: Settings, target: Settings) -> list[copying.Copied]:
-    """Copies all data. If the target is a directory, recovers its gate first and marks the gate as clean afterwards."""
-    if target.store is None and target.data.is_dir():
-        recover_gate(target)
+async def _copied(source: Settings, target: Settings, options: str) -> list[copying.Copied]:
+    if source.store is not None and not source.pgbouncer:  # PgBouncer keeps connections of services that have stopped
+        await _check_stopped(source.store)
+    name = f"the source {_names(source)}"
+    with copying.naming(name):
+        # Take the exclusive lock, because a running service could add animals that the copy would miss.
+        async with Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends:
+            # If the service was killed, collect the remaining admissions, as the service would on startup.
+            await backends.collect_admissions(time.time())
+            original = copying.Source(name, backends.stores, backends.gate)
+            with _errors_of(target, options):
+                if target.store is None:
+                    copied = await _copy_to_directory(original, target, _store_name(source))
+                else:
+                    copied = await _copy_to_database(original, target, target.store, _store_name(source))
+                if target.gate is not None:
+                    async with _gate_of(target) as gate:
+                        await announce_all(gate)
+                return copied
+
+
+@contextlib.contextmanager
+def _errors_of(target: Settings, options: str) -> Iterator[None]:
+    """Names the target in Unavailable errors, and completes the commands that they suggest with its options.
+
+    Commands in other errors get the options of the source.
+    """
     try:
-        with naming_servers(source), naming_servers(target):
-            return asyncio.run(_copy(source, target))
-    finally:
-        if target.store is None and target.data.is_dir():
-            mark_gate_clean(target)
+        yield
+    except Unavailable as error:
+        raise click.ClickException(as_typed(f"the target {_names(target)}: {error}", options)) from error
 
 
-async def _copy(source: Settings, target: Settings) -> list[copying.Copied]:
-    name = without_password(source.store) if source.store else str(source.data.resolve())
-    # Take the exclusive lock, because a running service could add animals that the copy would miss.
+async def _check_stopped(url: str) -> None:
+    """Raises OperatorError if other processes of Petstore are connected to the database."""
+    try:
+        import asyncpg
+
+        from petstore.store.postgres.doctor import clients
+    except ImportError:
+        return  # opening the source reports this error and those below
+    deadline = time.monotonic() + data_dir.LOCK_TIMEOUT  # the server needs a moment to notice that a process has ended
+    try:
+        while found := await clients(url):
+            if time.monotonic() > deadline:
+                raise OperatorError(
+                    f"{without_password(url)} is in use: processes of Petstore are connected to it from"
+                    f" {', '.join(found)}. Stop the service and the console on every node"
+                )
+            await asyncio.sleep(0.1)
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return
+
+
+async def _copy_to_database(source: copying.Source, target: Settings, url: str, name: str) -> list[copying.Copied]:
+    """Creates the schemas and copies everything to them in one transaction."""
+    policy = StorePolicy(pgbouncer=target.pgbouncer, bounds=OPERATOR_BOUNDS)
     async with (
-        Backends(source, alone=source.store is None, bounds=OPERATOR_BOUNDS) as backends,
-        _opened(target) as (stores, gate),
+        contextlib.nullcontext() if target.gate is None else _gate_of(target) as gate,
+        new_stores(url, policy) as stores,
     ):
-        await check_copied(backends.stores)
-        # If the service was killed, collect the remaining admissions, as the service would on startup.
-        await backends.collect_admissions(time.time())
-        await copying.check_target(stores, gate, _how_to_empty(target))
-        with progress("Copying", await copying.size_of(backends.stores)) as bar:
-            copied = await copying.copy_stores(backends.stores, stores, name, bar.update)
-        if gate is not None:
-            copied.append(await copying.copy_quotas(backends.gate, gate))
-        await copying.finish(stores)
-        entry = actor(time.time()).entry("copy", name, counted(sum(each.rows for each in copied), "row"))
-        for store in stores.values():
-            await store.audit.record(entry)
-        return copied
+        return await _copy(source, stores, gate, name)
+
+
+async def _copy_to_directory(source: copying.Source, target: Settings, name: str) -> list[copying.Copied]:
+    """Copies everything to a subdirectory, and then moves the files into place like those of a restore."""
+    with data_dir.exclusive_lock(target.data):
+        if data_dir.has_data(target.data):
+            raise OperatorError(f"--to-store {target.data}: already contains Petstore data; choose an empty directory")
+        with data_dir.stage_restore(target.data) as new:
+            staged = msgspec.structs.replace(target, data=new)
+            async with _gate_of(staged) as gate:
+                stores = open_stores_for(staged, None, bounds=OPERATOR_BOUNDS)
+                try:
+                    copied = await _copy(source, stores, gate, name)
+                finally:
+                    await close_stores(stores.values())
+            data_dir.commit_restore(target.data)
+    return copied
+
+
+async def _copy(source: copying.Source, stores: copying.Stores, gate: Gate | None, name: str) -> list[copying.Copied]:
+    if gate is not None:
+        await copying.check_gate(source, gate)
+    with progress("Copying", await source.size()) as bar:
+        copied = await copying.copy_stores(source, stores, bar.update)
+    if gate is not None:
+        copied.append(await copying.copy_quotas(source, gate))
+    entry = actor(time.time()).entry("copy", name, counted(sum(each.rows for each in copied), "row"))
+    for store in stores.values():
+        await store.audit.record(entry)
+    return copied
 
 
 @contextlib.asynccontextmanager
-async def _opened(target: Settings) -> AsyncIterator[tuple[dict[Environment, Store], Gate | None]]:
-    """Opens the target. The gate is None if the stores are in PostgreSQL and --to-gate was not given."""
-    async with contextlib.AsyncExitStack() as opened:
-        if target.store is None:
-            prepare(target)
-            opened.enter_context(data_dir.shared_lock(target.data))
-        gate = None
-        if target.gate is not None or target.store is None:
-            gate = open_gate_for(msgspec.structs.replace(target, gate_outage="refuse"))
-            opened.push_async_callback(gate.close)
-        stores = open_stores_for(target, gate, bounds=OPERATOR_BOUNDS)
-        opened.push_async_callback(close_stores, stores.values())
-        yield stores, gate
+async def _gate_of(settings: Settings) -> AsyncIterator[Gate]:
+    """Opens a gate without the fallback, which would hide an outage."""
+    gate = open_gate_for(without_fallback(settings))
+    try:
+        yield gate
+    finally:
+        await gate.close()
 
 
-def _how_to_empty(target: Settings) -> str:
-    if target.store is None:
-        return f"`rm -r {shlex.quote(str(target.data))}`"
-    return "DROP SCHEMA petstore_live, petstore_staging CASCADE" + ("; in Redis, FLUSHDB" if target.gate else "")
+def _store_name(settings: Settings) -> str:
+    return without_password(settings.store) if settings.store else str(settings.data.resolve())
+
+
+def _names(settings: Settings) -> str:
+    return " and ".join([_store_name(settings), *([without_password(settings.gate)] if settings.gate else [])])
 
 
 def _options(target: Settings, store_file: Path | None, gate_file: Path | None) -> str:

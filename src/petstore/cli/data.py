@@ -12,13 +12,15 @@ import click
 
 from petstore import data_dir, timeouts
 from petstore.audit import Actor
-from petstore.backends import Backends, check_copied
+from petstore.backends import Backends
+from petstore.changes import CHANGES
 from petstore.cli.options import data_options, settings_from
 from petstore.cli.output import Output
 from petstore.cli.suggestions import BACKEND_OPTIONS, is_given
 from petstore.errors import OperatorError, Unavailable
 from petstore.files import check_encoding
-from petstore.keys import PREFIXES, ApiKey
+from petstore.gate import Gate
+from petstore.keys import ENVIRONMENTS, PREFIXES, ApiKey
 from petstore.operators import COMMAND_LINE
 from petstore.settings import Settings, without_password
 from petstore.store import Store
@@ -98,8 +100,13 @@ async def open_data(settings: Settings, access: Access) -> AsyncIterator[Backend
         async with Backends(settings, migrate=access != "read", bounds=OPERATOR_BOUNDS) as backends:
             if creates:
                 say_created(settings)
-            await check_copied(backends.stores)
             yield backends
+
+
+async def announce_all(gate: Gate) -> None:
+    """Invalidates the caches of all nodes that share this gate, because they may contain data of the previous store."""
+    for environment in ENVIRONMENTS:
+        await gate.announce(environment, CHANGES)
 
 
 def creates_store(settings: Settings) -> bool:

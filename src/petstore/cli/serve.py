@@ -15,7 +15,6 @@ from petstore import data_dir, service
 from petstore.audit import Actor
 from petstore.backends import (
     Backends,
-    check_copied,
     open_gate_for,
     open_stores_for,
     prepare,
@@ -150,7 +149,6 @@ async def _can_be_filled(backends: Backends, data: Path) -> bool:
 
     Raises OperatorError if an environment contains other data.
     """
-    await check_copied(backends.stores)
     stores = backends.stores.values()
     if not any([await demo_data.has_data(store) for store in stores]):
         return True

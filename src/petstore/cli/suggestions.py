@@ -27,14 +27,14 @@ RUNNING = ("serve", "console")  # long-running; operators run other commands in 
 _COMMAND = re.compile("`(sudo -u \\S+ )?petstore ([^`]+)`")
 
 
-def as_typed(message: str) -> str:
-    """Completes the commands in a message, so that they use the same data as the current command."""
-    return _COMMAND.sub(lambda found: f"`{found[1] or ''}{_completed(found[2])}`", message)
+def as_typed(message: str, options: str | None = None) -> str:
+    """Completes the commands in a message. `options` defaults to the current backend options."""
+    return _COMMAND.sub(lambda found: f"`{found[1] or ''}{_completed(found[2], options)}`", message)
 
 
-def _completed(words: str) -> str:
+def _completed(words: str, options: str | None) -> str:
     if words != "…":
-        return suggestion(words)
+        return suggestion(words, options)
     typed = [without_password(word) if "://" in word else word for word in sys.argv[1:]]
     return suggestion(shlex.join(typed), _given_options(ParameterSource.ENVIRONMENT))
 

@@ -1,14 +1,16 @@
-"""Implements `petstore copy`, which copies a store and a gate to other backends and then compares the data."""
+"""Implements `petstore copy`, which fills a new store and a gate with the data of others and then compares the data."""
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from petstore.errors import OperatorError
+from petstore.errors import OperatorError, Unavailable
 from petstore.gate import Gate
 from petstore.keys import Environment
+from petstore.rate_limits import Windows
 from petstore.store import Store
-from petstore.store.schema import COUNTERS, TABLES, Row, Table
+from petstore.store.schema import COUNTERS, KEYS, TABLES, Row, Table
 
 BATCH = 2_000
 
@@ -24,57 +26,77 @@ class Copied(NamedTuple):
     checksum: str
 
 
-async def size_of(source: Stores) -> int:
-    """Returns the number of animals, for the progress bar. Ignores other tables, which are small.
+class Source:
+    """The data to copy. If it cannot be read, all methods raise OperatorError with `name` in its message."""
 
-    Raises Unavailable if the source does not respond.
+    def __init__(self, name: str, stores: Stores, gate: Gate) -> None:
+        self.name = name
+        self._stores = stores
+        self._gate = gate
+
+    async def rows(self, environment: Environment, table: Table, after: Row | None) -> list[Row]:
+        with naming(self.name):
+            return await self._stores[environment].transfer.rows(table, after, BATCH)
+
+    async def key_ids(self) -> set[str]:
+        found: set[str] = set()
+        for environment in self._stores:
+            after: Row | None = None
+            while rows := await self.rows(environment, KEYS, after):
+                after = KEYS.primary_key_of(rows[-1])
+                found.update(key_id for (key_id,) in map(KEYS.primary_key_of, rows))
+        return found
+
+    async def windows(self) -> AsyncIterator[list[tuple[str, Windows]]]:
+        with naming(self.name):
+            async for rows in self._gate.all_windows():
+                yield rows
+
+    async def size(self) -> int:
+        """Returns the number of animals, for the progress bar. Ignores other tables, which are small."""
+        with naming(self.name):
+            return sum([sum((await store.pets.count()).values()) for store in self._stores.values()])
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Converts Unavailable to OperatorError, with the name of what failed in its message."""
+    try:
+        yield
+    except Unavailable as error:
+        raise OperatorError(f"{name}: {error}") from error
+
+
+async def copy_stores(source: Source, target: Stores, progress: Progress) -> list[Copied]:
+    """Copies every table in both environments to empty stores.
+
+    Raises OperatorError if the source cannot be read, or if the source and the target differ afterwards. Raises
+    Unavailable if the target does not respond.
     """
-    return sum([sum((await store.pets.count()).values()) for store in source.values()])
-
-
-async def copy_stores(source: Stores, target: Stores, name: str, progress: Progress) -> list[Copied]:
-    """Copies every table in both environments.
-
-    Marks the target as an unfinished copy of `name` until `finish` is called.
-    Raises OperatorError if the source and the target differ afterwards, and Unavailable if either does not respond.
-    """
-    for store in target.values():
-        await store.transfer.set_copying_from(name)
     copied = []
-    for environment, store in source.items():
+    for environment, store in target.items():
         for table in TABLES:
-            await _copy(store, target[environment], table, progress)
-        await target[environment].transfer.put_rows(COUNTERS, await store.transfer.rows(COUNTERS, None, BATCH))
-        copied += [await _compare(store, target[environment], environment, table) for table in TABLES]
+            await _copy(source, store, table, progress)
+        await store.transfer.put_rows(COUNTERS, await source.rows(environment, COUNTERS, None))
+        copied += [await _compare(source, store, table) for table in TABLES]
     return copied
 
 
-async def finish(target: Stores) -> None:
-    """Marks the copy as complete, so that the service can use it."""
-    for store in target.values():
-        await store.transfer.set_copying_from(None)
+async def check_gate(source: Source, gate: Gate) -> None:
+    """Raises OperatorError if the target gate contains counters of keys that the source does not have.
+
+    A copy that failed may have left counters of the source's keys.
+    """
+    own = await source.key_ids()
+    async for rows in gate.all_windows():
+        if others := sorted(key_id for key_id, _ in rows if key_id not in own):
+            raise OperatorError(f"the target gate already contains counters of other keys: {_first(others)}")
 
 
-async def check_target(stores: Stores, gate: Gate | None, how_to_empty: str) -> None:
-    """Raises OperatorError if the target is not empty."""
-    for environment, store in stores.items():
-        source = await store.transfer.copying_from()
-        if source is not None:
-            raise OperatorError(f"the target contains an unfinished copy of {source}; empty it first: {how_to_empty}")
-        for table in TABLES:
-            if await store.transfer.rows(table, None, 1):
-                raise OperatorError(
-                    f"the target already contains {table.name} in {environment}; choose an empty target"
-                )
-    if gate is not None:
-        async for _ in gate.all_windows():
-            raise OperatorError("the target gate already contains counters; choose an empty gate")
-
-
-async def copy_quotas(source: Gate, target: Gate) -> Copied:
-    """Copies each key's quota windows. Raises OperatorError if the source and the target differ afterwards."""
+async def copy_quotas(source: Source, target: Gate) -> Copied:
+    """Copies each key's quota windows. Raises the same exceptions as `copy_stores`."""
     digest, count = hashlib.sha256(), 0
-    async for rows in source.all_windows():
+    async for rows in source.windows():
         await target.put_windows(rows)
         written = await target.windows([key_id for key_id, _ in rows])
         if written != [windows for _, windows in rows]:
@@ -84,20 +106,21 @@ async def copy_quotas(source: Gate, target: Gate) -> Copied:
     return Copied("quotas", count, digest.hexdigest()[:16])
 
 
-async def _copy(source: Store, target: Store, table: Table, progress: Progress) -> None:
+async def _copy(source: Source, target: Store, table: Table, progress: Progress) -> None:
     after: Row | None = None
-    while rows := await source.transfer.rows(table, after, BATCH):
+    while rows := await source.rows(target.environment, table, after):
         await target.transfer.put_rows(table, rows)
         progress(len(rows) if table.name == "pets" else 0)
         after = table.primary_key_of(rows[-1])
 
 
-async def _compare(source: Store, target: Store, environment: Environment, table: Table) -> Copied:
+async def _compare(source: Source, target: Store, table: Table) -> Copied:
+    environment = target.environment
     digest, count = hashlib.sha256(), 0
     after: Row | None = None
     while True:
-        rows, written = await source.transfer.rows(table, after, BATCH), await target.transfer.rows(table, after, BATCH)
-        if rows != written:
+        rows = await source.rows(environment, table, after)
+        if rows != await target.transfer.rows(table, after, BATCH):
             raise _changed(f"{table.name} of {environment}")
         if not rows:
             return Copied(f"{environment} {table.name}", count, digest.hexdigest()[:16])
@@ -107,6 +130,8 @@ async def _compare(source: Store, target: Store, environment: Environment, table
 
 
 def _changed(what: str) -> OperatorError:
-    return OperatorError(
-        f"{what} changed during the copy; stop the service that uses the source, empty the target, and copy again"
-    )
+    return OperatorError(f"{what} changed during the copy; stop the service that uses the source, and copy again")
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -1,7 +1,8 @@
 """Opens the stores. Each environment's store consists of a database and an object for each kind of data."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,13 +72,30 @@ def open_stores(
 
         databases = sqlite.open_databases(data, policy, announce)
     else:
-        scheme = check_url(url)
-        try:
+        with _needing_packages(check_url(url)):
             from petstore.store import postgres
-        except ImportError as error:
-            raise MissingPackage(f"--store {scheme}", error.name, "cluster") from None
         databases = postgres.open_databases(url, policy, announce)
     return {db.environment: store_on(db) for db in databases}
+
+
+@contextlib.asynccontextmanager
+async def new_stores(url: str, policy: StorePolicy) -> AsyncIterator[dict[Environment, Store]]:
+    """Creates stores in PostgreSQL, which become visible at the end of the block. If it fails, creates nothing.
+
+    Announces no changes. Raises OperatorError if there is a store, or Unavailable if the server does not respond.
+    """
+    with _needing_packages(check_url(url)):
+        from petstore.store.postgres.new_databases import new_databases
+    async with new_databases(url, policy) as databases:
+        yield {db.environment: store_on(db) for db in databases}
+
+
+@contextlib.contextmanager
+def _needing_packages(scheme: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackage(f"--store {scheme}", error.name, "cluster") from None
 
 
 async def close_stores(stores: Iterable[Store]) -> None:

@@ -17,7 +17,6 @@ Row = tuple[Any, ...]
 NEWER = "was written by a newer Petstore (schema {}, this version supports {}); upgrade Petstore"
 UNRECOGNISED = "was not written by Petstore 1.0 or later"
 NOT_MIGRATED = "is missing or has an older schema; `petstore serve` creates or migrates it"
-UNFINISHED_COPY = "the copy of {} to this store is not finished; empty the store and repeat the copy"
 
 
 class Table(NamedTuple):
@@ -90,7 +89,7 @@ TABLES = (
 )
 
 # Tables that describe the database itself. They are not copied.
-OWN_TABLES = ("changes", "copying")
+OWN_TABLES = ("changes",)
 
 # Not a real table. Each row contains the last id assigned in one of the tables. That id can be higher than any id in
 # the table, because rows can be removed. Writing a row to COUNTERS can raise the last id but never lower it.

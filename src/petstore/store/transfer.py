@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from petstore.changes import CHANGES
 from petstore.store.database import OPERATOR_TIMEOUT, Database, Tx
-from petstore.store.freshness import NOTHING
 from petstore.store.schema import COUNTERS, Row, Table
 
 NUMBERED = ("adders", "pets", "audit")  # the tables whose ids the store assigns
@@ -41,17 +40,3 @@ class Transfer:
             f"SELECT {columns} FROM {source} {where} ORDER BY {key} LIMIT $1", limit, *(after or ())
         )
         return [tuple(row) for row in rows]
-
-    async def copying_from(self) -> str | None:
-        """Returns the source if a copy into this store is unfinished, and None otherwise."""
-        rows = await self._db.read(f"SELECT source FROM {self._db.schema}.copying")
-        return rows[0][0] if rows else None
-
-    async def set_copying_from(self, source: str | None) -> None:
-
-        async def transaction(tx: Tx) -> None:
-            await tx.execute(f"DELETE FROM {self._db.schema}.copying")
-            if source:
-                await tx.execute(f"INSERT INTO {self._db.schema}.copying (source) VALUES ($1)", source)
-
-        await self._db.write(transaction, NOTHING)

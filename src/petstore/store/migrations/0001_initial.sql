@@ -180,8 +180,3 @@ CREATE TABLE operators (
     revoked {real},
     role    text    NOT NULL CHECK (role IN ('operator', 'viewer'))
 ){clustered};
-
--- The source of an unfinished copy into this store. Empty if no copy is in progress.
-CREATE TABLE copying (
-    source {key} PRIMARY KEY
-){clustered};

@@ -14,7 +14,7 @@ from petstore.observability.metrics import STORE_BATCH, STORE_QUEUE
 from petstore.pets import Added, IdempotencyKey, NewPet, Pet
 from petstore.store.database import IDEMPOTENCY_LIFETIME, Bounds
 from petstore.store.freshness import ADDED, Freshness, Numbers
-from petstore.store.postgres.pool import Connection, PostgresPool
+from petstore.store.postgres.pool import Connection, Connections
 from petstore.store.schema import IDEMPOTENCY, NEW_PET_COLUMNS, NEW_PET_FIELDS, TYPES, new_pet_row
 from petstore.store.writing import AddPet, Records, deliver, first_uses, log_bug, new_records, newly_added, replay
 
@@ -105,7 +105,7 @@ def _earlier_sql(schema: str) -> str:
 class BatchedCreates:
     def __init__(
         self,
-        pool: PostgresPool,
+        pool: Connections,
         schema: str,
         environment: Environment,
         health: Health,

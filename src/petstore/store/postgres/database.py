@@ -12,7 +12,7 @@ from petstore.pets import Added, IdempotencyKey, NewPet
 from petstore.store.database import OPERATOR_TIMEOUT, Bounds, T, Transaction, Tx, Unchanged
 from petstore.store.freshness import Announce, Freshness, Numbers, numbering_sql, numbers_sql
 from petstore.store.postgres.batched_creates import SEQUENCES, BatchedCreates, lock_pet_ids, watched
-from petstore.store.postgres.pool import Connection, PostgresPool, long_transaction
+from petstore.store.postgres.pool import Connection, Connections, long_transaction
 from petstore.store.schema import Row, Table
 
 
@@ -28,7 +28,7 @@ class PostgresDatabase:
     for_update = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, pool: PostgresPool, environment: Environment, announce: Announce, bounds: Bounds) -> None:
+    def __init__(self, pool: Connections, environment: Environment, announce: Announce, bounds: Bounds) -> None:
         self.environment: Environment = environment
         self.bounds = bounds
         self.schema = schema_of(environment)

@@ -11,9 +11,9 @@ from petstore.errors import OperatorError
 from petstore.keys import ENVIRONMENTS, Environment
 from petstore.store.postgres.batched_creates import SEQUENCES
 from petstore.store.postgres.database import schema_of
-from petstore.store.postgres.migrations import is_migrated, schema_version
+from petstore.store.postgres.migrations import APPLICATION_NAME, is_migrated, schema_version
 from petstore.store.postgres.pool import Connection, each_host
-from petstore.store.schema import NEWEST_SCHEMA, UNFINISHED_COPY
+from petstore.store.schema import NEWEST_SCHEMA
 from petstore.timeouts import CLIENT
 
 STATEMENT_TIMEOUT = 5.0  # seconds; limits the wait for another transaction's lock
@@ -54,6 +54,20 @@ async def has_schemas(url: str) -> bool:
     """
     async with _connected(url) as connection:
         return all([await schema_version(connection, schema_of(environment)) > 0 for environment in ENVIRONMENTS])
+
+
+async def clients(url: str) -> list[str]:
+    """Returns the addresses from which Petstore's processes are connected to the database.
+
+    Raises the same exceptions as `has_schemas`.
+    """
+    async with _connected(url) as connection:
+        rows = await connection.fetch(
+            "SELECT DISTINCT coalesce(host(client_addr), 'this machine') FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = $1 AND pid <> pg_backend_pid()",
+            APPLICATION_NAME,
+        )
+    return sorted(address for (address,) in rows)
 
 
 @contextlib.asynccontextmanager
@@ -115,6 +129,4 @@ async def _store(connection: Connection, schema: str) -> tuple[list[str], str]:
         highest = await connection.fetchval(f"SELECT coalesce(max(id), 0) FROM {schema}.{table}")
         if last < highest:
             faults.append(f"{schema}.{sequence} is behind {schema}.{table}: ids would be assigned twice")
-    rows = await connection.fetch(f"SELECT source FROM {schema}.copying")
-    faults += [UNFINISHED_COPY.format(source) for (source,) in rows]
     return faults, f"schema {version}"

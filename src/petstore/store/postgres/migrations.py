@@ -51,9 +51,9 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
     Raises OperatorError if the schema cannot be created or migrated.
     """
     try:
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+        await lock(connection)
         # CREATE SCHEMA IF NOT EXISTS checks a cache, which may be missing a schema just created by another node.
-        if not await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = $1", schema):
+        if not await exists(connection, schema):
             await connection.execute(f"CREATE SCHEMA {schema}")
         needed = await _pending(connection, schema, migrations)
         await connection.execute(f"SET LOCAL search_path = {schema}")
@@ -66,6 +66,16 @@ async def migrate(connection: Any, schema: str, migrations: Sequence[Migration] 
         raise OperatorError(
             f"the database user is not allowed to create the schema {schema}; run GRANT CREATE ON DATABASE … TO …"
         ) from error
+
+
+async def lock(connection: Any) -> None:
+    """Waits until no other transaction migrates a schema, and prevents others from doing so until this one ends."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+
+
+async def exists(connection: Any, schema: str) -> bool:
+    found: bool = await connection.fetchval("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1", schema)
+    return found
 
 
 async def is_migrated(connection: Any, schema: str, migrations: Sequence[Migration] = KNOWN) -> bool:

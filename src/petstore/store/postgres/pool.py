@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -47,6 +47,18 @@ def translate(error: Exception) -> Exception:
     return Unavailable(f"the store failed: {cause}")
 
 
+@contextlib.contextmanager
+def translating() -> Iterator[None]:
+    """Converts server and network errors raised in the `with` block to Unavailable or OperatorError."""
+    try:
+        yield
+    except DRIVER as error:
+        fault = translate(error)
+        if fault is error:
+            raise
+        raise fault from error
+
+
 def is_bug(error: Exception) -> bool:
     return not isinstance(error, DRIVER) or (isinstance(error, BUGS) and not isinstance(error, NOT_BUGS))
 
@@ -63,8 +75,18 @@ Connection = Any  # asyncpg has no public type for pooled connections
 Work = Callable[[Connection], Awaitable[T]]
 
 
+class Connections(Protocol):
+    async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
+        """Calls `work` with a connection and returns the result."""
+
+    async def close(self) -> None: ...
+
+
 class PostgresPool:
-    """One process's connection pool. Connects on first use, because a worker may start before the database does."""
+    """Implements `Connections` for one process.
+
+    Connects on first use, because a worker may start before the database does.
+    """
 
     def __init__(
         self,
@@ -87,7 +109,7 @@ class PostgresPool:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Work[T], timeout_seconds: float | None = None) -> T:
-        """Calls `work` with a connection and returns the result.
+        """See `Connections`.
 
         `work` runs in a separate task, so that cancelling the caller does not interrupt a statement. The timeout
         defaults to the one for a single call in a request. Raises Unavailable if the store fails. Passes on other

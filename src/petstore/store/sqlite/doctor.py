@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apsw
 
 from petstore.errors import OperatorError
-from petstore.store.schema import TABLES, UNFINISHED_COPY, pending
+from petstore.store.schema import TABLES, pending
 from petstore.store.sqlite.connection import connect_to_examine
 from petstore.store.sqlite.migrations import KNOWN, RESTORE, schema_version
 
@@ -55,11 +55,9 @@ def _report(connection: apsw.Connection) -> FileReport:
     used_up = connection.execute("SELECT name FROM sqlite_sequence WHERE seq > ?", (_ID_MAX,)).fetchall()
     if used_up:
         return FileReport([f"the ids of {name} are used up; {RESTORE}" for (name,) in used_up], version)
-    unfinished = connection.execute("SELECT source FROM copying").fetchall()
-    faults = [UNFINISHED_COPY.format(source) for (source,) in unfinished]
     there = {name for _, name in _definitions(connection)}
     rows = {t.name: connection.execute(f"SELECT count(*) FROM {t.name}").get for t in TABLES if t.name in there}
-    return FileReport(faults, version, rows, connection.execute(_NEWEST).get)
+    return FileReport([], version, rows, connection.execute(_NEWEST).get)
 
 
 def _altered(connection: apsw.Connection, version: int) -> list[str]:
