@@ -74,6 +74,7 @@ TYPED = {
     "chmod 600 {shlex.quote(str(key))}": ("chmod 600 FILE", ""),
     "chmod go-w {shlex.quote(str(data))}": ("chmod go-w DATA", ""),
     "chown -R {me} {shlex.quote(str(data))}": ("chown -R USER DATA", ""),
+    "kill -CONT {pid}": ("kill -CONT $$", ""),  # $$ is the shell's own process id
     "sudo -u {user} petstore …": ("petstore keys list", "KEY"),  # … means the current command
 }  # fmt: skip
 RUNNING = {
@@ -176,7 +177,8 @@ def suggested() -> dict[str, str]:
     for file in sorted(SOURCE.rglob("*.py")):
         for text in literals(file) if file != WRITER else ():
             found |= dict.fromkeys(SUGGESTED.findall(text), str(file))
-    for file in sorted(SOURCE.rglob("*.html")):
+    # The guide is a rendered document. `tests/project/test_document_commands.py` tests the commands in documents.
+    for file in sorted(path for path in SOURCE.rglob("*.html") if path.name != "guide.html"):
         found |= dict.fromkeys(IN_PAGES.findall(file.read_text()), str(file))
     return found
 
