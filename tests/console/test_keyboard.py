@@ -56,7 +56,7 @@ def test_a_key_is_changed_suspended_resumed_rotated_and_revoked(page: Page, serv
     press(page, page.get_by_role("dialog").get_by_role("button", name="Revoke"))
     expect(page.locator("#tiles")).to_contain_text("revoked")
     actions = [entry.action for entry in Commands(server).entries() if entry.subject == key.id]
-    assert actions == ["revoke key", "rotate key", "resume key", "suspend key", "update key"]
+    assert actions == ["revoke key", "rotate key", "resume key", "suspend key", "update key", "create key"]
 
 
 def test_a_secret_is_identified(page: Page, server: Server, console: Console) -> None:
